@@ -1,0 +1,13 @@
+"""Matrix product of activations with an unquantised weight.
+
+    y = x @ weight.T
+
+    `linear(x_TK, weight_NK, *, out_dtype=None) -> y_TN`
+
+T rows, K inputs, N outputs. Accumulates in FP32; `out_dtype` defaults to x's. `torch_tiled` (CPU) multiplies fixed row
+tiles, so a row's result never depends on how many rows came with it; `torch_matmul` is the library's own product.
+"""
+
+from stack.kernels.binding import Op
+
+OP = Op(__name__, impls=("torch_tiled", "torch_matmul"))

@@ -1,0 +1,36 @@
+"""The two FP8 layouts that every quantiser emits and every FP8 GEMM takes. An implicit conversion raises.
+
+T rows, K inner width, N output width, G = ceil(K / 128) groups.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GROUP = 128
+"""Width of a scale group of activations, and both sides of a scale block of weights."""
+
+FP8_MAX = 448.0
+"""Largest finite E4M3 value."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Activations in E4M3 with one FP32 scale per row and 128 columns: value = code * scale.
+
+    `codes_TK` is row-major. `scale_TG` has shape [T, G] and is stored MN-major: stride 1 over rows, stride
+    `ceil(T / 4) * 4` over groups, which is what TMA loads want.
+    """
+
+    codes_TK: "Tensor"
+    scale_TG: "Tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Weight:
+    """A weight in E4M3 with one FP32 scale per 128 x 128 block: value = code * scale. Shapes [N, K] and [N/128, K/128]."""
+
+    codes_NK: "Tensor"
+    scale_NK: "Tensor"
