@@ -1,7 +1,7 @@
 """The one tree of knobs. Every ablation is a dotted path in it, such as `cache.kv_dtype`.
 
-Knows nothing of what reads it. A tree is frozen; `with_settings` makes the changed copy and refuses a typo by naming the
-nearest path. Sizes are bytes, durations seconds, unless the name says otherwise.
+Knows nothing of what reads it. A tree is frozen; `with_settings` makes the changed copy and refuses a typo by naming
+the nearest path. Sizes are bytes, durations seconds, unless the name says otherwise.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Requests, step contexts, messages, errors and the clock: what every part of the engine speaks of, and no tensor's contents."""
+"""Requests, step contexts, messages, errors and the clock: what every part of the engine speaks of."""
 
 from stack.core.clock import Clock, MonotonicClock
 from stack.core.errors import (

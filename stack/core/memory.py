@@ -1,7 +1,7 @@
 """The views of pages and states that a forward pass may touch. Owns nothing; `stack.cache` fills it in.
 
-N pages of P tokens, Q = P / kpool pools a page, S state slots, H heads, K = V = D widths, L KDA layers, W rows of a verify,
-M entries of the replay ring, X convolution channels.
+N pages of P tokens (or entries of the replay ring), Q = P / kpool pools a page, S state slots, H heads, K = V = D widths,
+L KDA layers, W rows of a verify, X convolution channels.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class KdaLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLayer:
-    """One DFlash2 layer's context rows: a ring of the window per slot [S, window, G, D], or rows in pages [N, P, G, D]."""
+    """A DFlash2 layer's context rows: a ring of the window per slot [S, window, G, D], or in pages [N, P, G, D]."""
 
     k: "Tensor"
     v: "Tensor"

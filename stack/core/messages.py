@@ -1,7 +1,7 @@
 """What the HTTP process and the worker process say to each other: msgpack of these structs over ZeroMQ, nothing else.
 
-HTTP -> worker: `ToWorker`. Worker -> HTTP: `FromWorker`. Every struct is tagged, so an unknown or malformed message is a
-decode error and never a guess.
+HTTP -> worker: `ToWorker`. Worker -> HTTP: `FromWorker`. Every struct is tagged, so an unknown or malformed message is
+a decode error and never a guess.
 """
 
 import msgspec

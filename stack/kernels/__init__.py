@@ -1,4 +1,4 @@
-"""One folder an op: contract, reference, cases, implementations. Knows no models and no caches: tensors and scalars only."""
+"""One folder an op: contract, reference, cases, implementations. Tensors and scalars only: no models, no caches."""
 
 from stack.kernels.binding import BoundOp, Op
 

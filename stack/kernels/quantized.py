@@ -30,7 +30,7 @@ class QuantizedRows:
 
 @dataclass(frozen=True, slots=True)
 class Fp8Weight:
-    """A weight in E4M3 with one FP32 scale per 128 x 128 block: value = code * scale. Shapes [N, K] and [N/128, K/128]."""
+    """A weight [N, K] in E4M3 with an FP32 scale [N/128, K/128] per 128 x 128 block: value = code * scale."""
 
     codes_NK: "Tensor"
     scale_NK: "Tensor"
