@@ -1,6 +1,7 @@
 """The views of pages and states that a forward pass may touch. Owns nothing; `stack.cache` fills it in.
 
-N pages of P tokens (or entries of the replay ring), Q = P / kpool pools a page, S state slots, H heads, K = V = D widths,
+N pages of P tokens (or entries of the replay ring), Q = P / kpool pools a page, S state slots, H heads, K = V = D
+widths,
 L KDA layers, W rows of a verify, X convolution channels.
 """
 

@@ -7,7 +7,8 @@
         lower_bound, extend_lens) -> o_THD`
 
 State [K, V] per head in FP32 arithmetic; read where `has_state_R`, else zero; the final state is rounded once into its
-slot. q and k arrive normalised. `extend_lens` are host integers. The CPU chunk form is aligned to multiples of 64 tokens of the request.
+slot. q and k arrive normalised. `extend_lens` are host integers. The CPU chunk form is aligned to multiples of 64
+tokens of the request.
 """
 
 from stack.kernels.binding import Op

@@ -2,7 +2,8 @@
 
 Convolution, SiLU, norms, gate, recurrence (formulas of kda_conv and kda_chunk) for one row a request.
 
-    `kda_decode(x_RX, f_RHD, b_RH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R, *, lower_bound) -> o_RHD`
+    `kda_decode(x_RX, f_RHD, b_RH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R, *, lower_bound) ->
+        o_RHD`
 
 Slot 0 is padding: the row's output is zeros and nothing is written.
 """

@@ -4,7 +4,8 @@
 
     `quantize_rows(x_TK) -> QuantizedRows`
 
-The quotient is a division, rounded to nearest even and saturated; a group of zeros gets the scale tiny / 448, tiny = 1e-10.
+The quotient is a division, rounded to nearest even and saturated; a group of zeros gets the scale tiny / 448, tiny =
+1e-10.
 """
 
 from stack.kernels.binding import Op

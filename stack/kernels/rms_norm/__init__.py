@@ -1,8 +1,8 @@
 """Root-mean-square norm.
 
-    y = w * x / sqrt(mean(x^2) + eps)        in FP32, rounded once to x's dtype
+y = w * x / sqrt(mean(x^2) + eps)        in FP32, rounded once to x's dtype
 
-    `rms_norm(x_TC, weight_C, *, eps) -> y_TC`
+`rms_norm(x_TC, weight_C, *, eps) -> y_TC`
 """
 
 from stack.kernels.binding import Op

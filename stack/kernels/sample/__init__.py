@@ -1,6 +1,7 @@
 """Next tokens from logits, on the device.
 
-Greedy rows take the lowest id of the largest logit. Others: softmax(logits / temperature), keep top_k, then the smallest
+Greedy rows take the lowest id of the largest logit. Others: softmax(logits / temperature), keep top_k, then the
+smallest
 set reaching top_p, then those above min_p of the largest; the token is the first whose cumulative probability (in
 descending order of probability, ties by id) exceeds u * total.
 
