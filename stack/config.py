@@ -9,7 +9,6 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Union
@@ -350,7 +349,7 @@ def _build(kind: Any, value: Any, path: str) -> Any:
         if name not in names:
             raise ConfigError(f"unknown setting {full!r}{_nearest(full)}")
     parts = {name: _build(hints[name], part, f"{path}.{name}" if path else name) for name, part in value.items()}
-    make: Callable[..., Any] = kind
+    make: Any = kind
     return make(**parts)
 
 
