@@ -54,7 +54,7 @@ class Op:
         for name in self.all_impls if impl == "auto" else (impl,):
             reason = self.missing(name, device)
             if reason is None:
-                return BoundOp(self.name, name, getattr(self.module(name), self.name))
+                return BoundOp(self.name, name, self.module(name))
             if impl != "auto":
                 raise MissingImplementationError(f"kernels.{self.name}: {name} cannot run on {device}: {reason}")
         raise MissingImplementationError(f"no implementation of {self.name} runs on {device}")
@@ -66,8 +66,13 @@ class BoundOp:
 
     name: str
     impl: str
-    function: Callable[..., Any]
+    module: ModuleType
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it."""
-        return self.function(*args, **kwargs)
+        """Run the function that has the op's name."""
+        return getattr(self.module, self.name)(*args, **kwargs)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Another function of the implementation, where the op's contract names several."""
+        found: Callable[..., Any] = getattr(self.module, name)
+        return found
