@@ -70,6 +70,12 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     max_running: int
     plan: dict[str, float | int | str]
     impls: dict[str, str]
+    disagg_address: str = ""
+    """Prefill: control address for `GET /disagg/endpoint`, such as `tcp://127.0.0.1:41000`; empty on other roles."""
+    layout_hash: str = ""
+    """Digest of what two halves must agree on (`stack.disagg.layout`); empty on `single`."""
+    instance: str = ""
+    """Name of this worker process, new at every start; a peer recognises a restart by it."""
 
 
 class Tokens(msgspec.Struct, frozen=True, tag="tokens", kw_only=True):
