@@ -1,0 +1,1 @@
+"""Draft, verify, accept, commit. Knows nothing of HTTP and transfer."""
