@@ -43,6 +43,8 @@ class ForwardContext:
     """int32 [R]: state slot of each request; 0 for padding."""
     page_table_SP: "Tensor"
     """int32 [S, P]: pages of each slot in order; 0 beyond its end."""
+    ring_R: "Tensor | None" = None
+    """Decode and verify: int32 [R], the replay-ring entry of each request; 0 (the sink) for padding."""
     extend_lens: tuple[int, ...] = ()
     """Prefill only: new tokens of each request, on the host."""
     prefix_lens: tuple[int, ...] = ()

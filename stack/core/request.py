@@ -1,0 +1,87 @@
+"""One request from arrival to its last token, as the host sees it. Integers and token ids; no tensors, no HTTP.
+
+What a running step produces is not here until that step's results were collected: `output` and `num_computed` are what
+the host may act on, `num_inflight` says how many launched steps may still touch the request's memory.
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+from stack.core.messages import Bootstrap
+from stack.core.sampling import SamplingParams
+
+
+class Phase(enum.Enum):
+    """Where a request is. It moves down this list, except that prefill may go back to QUEUED and SWAPPED to RUNNING."""
+
+    QUEUED = "queued"
+    RECEIVING = "receiving"
+    """Decode instance: holds pages and a slot, its cache is on the way."""
+    PREFILLING = "prefilling"
+    RUNNING = "running"
+    SWAPPED = "swapped"
+    SENDING = "sending"
+    """Prefill instance: computed, its memory is being read by a transfer."""
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request's host state. Only the scheduler writes it."""
+
+    rid: str
+    prompt: list[int]
+    sampling: SamplingParams
+    arrival_s: float
+    deadline_s: float
+    bootstrap: Bootstrap | None = None
+    end_tokens: frozenset[int] = frozenset()
+    """Tokens that end the text: the model's own unless ignored, and those the client named."""
+
+    phase: Phase = Phase.QUEUED
+    slot: int = 0
+    """State slot, 0 while it has none."""
+    pages: list[int] = field(default_factory=list)
+    """Pages in order, shared ones first."""
+    num_shared_pages: int = 0
+    """How many of `pages` belong to the prefix cache and are only locked."""
+    num_computed: int = 0
+    """Prompt tokens whose step was launched or that were found in a cache."""
+    num_cached: int = 0
+    """Prompt tokens that were found in a cache, for the usage report."""
+    output: list[int] = field(default_factory=list)
+    """Generated tokens that were collected."""
+    num_inflight: int = 0
+    """Launched steps with this request that were not collected."""
+    num_verify: int = 0
+    num_accepted_drafts: int = 0
+    num_swaps: int = 0
+    num_requeues: int = 0
+    ticket: int = 0
+    """Names its bytes in the swap space while SWAPPED."""
+    queued_s: float = 0.0
+    """Clock at the moments that `timing` of the last message is made of; 0 before each."""
+    started_s: float = 0.0
+    prefilled_s: float = 0.0
+    arrived_s: float = 0.0
+    finished_s: float = 0.0
+
+    @property
+    def num_prompt(self) -> int:
+        """Prompt tokens."""
+        return len(self.prompt)
+
+    @property
+    def limit(self) -> int:
+        """Most tokens it may generate."""
+        return self.sampling.max_new_tokens
+
+    @property
+    def length(self) -> int:
+        """Committed tokens that the host knows of: prompt and output without the pending token."""
+        return self.num_prompt + max(len(self.output) - 1, 0)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its last message is out; its memory may still wait for a step or a transfer."""
+        return self.phase is Phase.FINISHED
