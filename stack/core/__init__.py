@@ -1,7 +1,7 @@
 """Requests, step contexts, messages, errors and the clock: what every part of the engine speaks of."""
 
 from stack.core.clock import Clock, MonotonicClock
-from stack.core.draft import DraftGeometry
+from stack.core.draft_geometry import DraftGeometry
 from stack.core.errors import (
     CapacityError,
     ConfigError,
