@@ -1,0 +1,99 @@
+"""The worker process: started as a child that cannot outlive this process, watched, and ended.
+
+Knows nothing of what it computes. Its standard error is passed on line by line, and the last lines are kept for the
+sentence that says why it died.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections import deque
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Worker:
+    """A running child process in its own session, so that a Ctrl-C reaches it only through us."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._tail: deque[str] = deque(maxlen=40)
+        self._reader = asyncio.create_task(self._pass_on())
+
+    @classmethod
+    async def start(cls, module: str, config_file: Path, address: str) -> "Worker":
+        """Run `python -m module config_file --address address`."""
+        parent = os.getpid()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, str(config_file), "--address", address),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=lambda: _die_with(parent),
+            limit=2**20,
+        )
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        """Process id, also of its process group."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Exit code, once it has ended and all it wrote was passed on; negative for a signal."""
+        code = await self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._reader), 1.0)
+        return code
+
+    def obituary(self, code: int) -> str:
+        """One sentence on its death."""
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"the worker process {how}{f': {self.last_words}' if self.last_words else ''}"
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it wrote."""
+        return next((line.strip() for line in reversed(self._tail) if line.strip()), "")
+
+    async def stop(self, grace_s: float) -> int:
+        """Wait `grace_s` for it to end by itself, then end it and whatever it started. Returns the exit code."""
+        for number, wait_s in ((None, grace_s), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+            if number is not None and self._process.returncode is None:
+                self._signal(number)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._process.wait()), wait_s)
+                break
+        self._signal(signal.SIGKILL)  # what it left behind in its group
+        return await self.wait()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    async def _pass_on(self) -> None:
+        stream = self._process.stderr
+        assert stream is not None
+        while True:
+            try:
+                line = await stream.readline()
+            except ValueError:  # a line beyond the limit: its beginning is gone, the rest follows
+                continue
+            if not line:
+                return
+            text = line.decode(errors="replace").rstrip("\n")
+            self._tail.append(text)
+            sys.stderr.write(f"[worker] {text}\n")
+            sys.stderr.flush()
+
+
+def _die_with(parent: int) -> None:
+    """In the child: be killed when the parent dies, also when it died just now."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
