@@ -37,7 +37,7 @@ class Link:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(self.address)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket.getsockopt(zmq.FD), self.receive)
+        self._loop.add_reader(self._socket.fileno(), self.receive)
 
     def send(self, message: messages.ToWorker) -> None:
         """Queue a message; dropped while the worker has not spoken yet."""
@@ -72,7 +72,7 @@ class Link:
 
     def close(self) -> None:
         """Close the socket and fail the calls that wait."""
-        self._loop.remove_reader(self._socket.getsockopt(zmq.FD))
+        self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._context.term()
         for answer in self._calls.values():
