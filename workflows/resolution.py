@@ -1,0 +1,122 @@
+"""What a row comes to on one testbed: its settings for each half, the parts left out, or why it cannot run there.
+
+Knows nothing of commands. A row that would be the same as its base on a testbed is not applicable there: it would
+measure its base under another name.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+from workflows.catalog import HALVES, Catalog, CatalogRow, sglang_column
+from workflows.schema import Testbed
+
+Status = Literal["runnable", "not_applicable", "not_built", "script_only"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resolution:
+    """A row on a testbed. `status` other than runnable has its `reason`."""
+
+    entry: CatalogRow
+    testbed_id: str
+    engine: Literal["stack", "sglang"]
+    status: Status
+    reason: str
+    settings: dict[str, dict[str, Any]]
+    """Dotted settings by half: the testbed's, then the row's; lengths not yet scaled."""
+    parts: tuple[str, ...]
+    """Parts that this testbed has."""
+    left_out: dict[str, str]
+    """Parts that it lacks, each with the reason."""
+
+
+def resolve(catalog: Catalog, entry: CatalogRow, testbed_id: str, engine: str = "default") -> Resolution:
+    """Resolve one row; never raises for a row that cannot run, but says why."""
+    testbed = catalog.testbed(testbed_id)
+    chosen: Literal["stack", "sglang"] = testbed.engine if engine == "default" else engine  # type: ignore[assignment]
+    settings, parts, left_out = _effective(catalog, entry, testbed)
+    status, reason = _verdict(catalog, entry, testbed, chosen, (settings, parts))
+    return Resolution(entry, testbed_id, chosen, status, reason, settings, parts, left_out)
+
+
+def _effective(
+    catalog: Catalog, entry: CatalogRow, testbed: Testbed
+) -> tuple[dict[str, dict[str, Any]], tuple[str, ...], dict[str, str]]:
+    settings: dict[str, dict[str, Any]] = {}
+    parts: set[str] = set()
+    left_out: dict[str, str] = {}
+    for half in HALVES:
+        merged = {
+            **testbed.settings.get("all", {}),
+            **testbed.settings.get(half, {}),
+            **catalog.settings(entry.name, half),
+        }
+        for part, own in catalog.parts(entry.name, half).items():
+            if part in testbed.lacks:
+                left_out[part] = testbed.lacks[part]
+            else:
+                parts.add(part)
+                merged |= own
+        settings[half] = merged
+    return settings, tuple(sorted(parts)), left_out
+
+
+def _verdict(
+    catalog: Catalog, entry: CatalogRow, testbed: Testbed, engine: str, effective: tuple[Any, Any]
+) -> tuple[Status, str]:
+    if reason := _impossible(catalog, entry, testbed, engine):
+        return "not_applicable", reason
+    if engine == "stack":
+        if reason := _unbuilt(catalog, entry, effective[1]):
+            return "not_built", reason
+        if reason := _idle(catalog, entry, testbed, effective):
+            return "not_applicable", reason
+    if engine == "sglang" or testbed.placement in ("two_nodes", "published_script"):
+        return "script_only", "np1d plan --commands prints the scripts for its hosts"
+    return "runnable", ""
+
+
+def _impossible(catalog: Catalog, entry: CatalogRow, testbed: Testbed, engine: str) -> str:
+    if engine not in testbed.engines:
+        return f"engine {engine} does not run on this testbed"
+    if testbed.platform == "ascend":
+        return "the published Ascend scenarios are another model; see np1d plan --commands --testbed ascend_a3"
+    if engine == "stack" and entry.row.stack.none:
+        return entry.row.stack.none
+    if engine == "sglang":
+        columns = (sglang_column(catalog, entry.name, half) for half in HALVES)
+        if reason := next((column["none"] for column in columns if column["none"]), None):
+            return str(reason)
+    for need, asking in catalog.needs(entry.name).items():
+        if need in testbed.lacks:
+            return f"{asking} needs {need}: {testbed.lacks[need]}"
+    if entry.suite.kind == "serving":
+        instances = entry.suite.prefill + entry.suite.decode
+        if testbed.placement != "colocated" and instances > testbed.max_instances:
+            return f"needs {instances} instances and this testbed holds {testbed.max_instances}"
+        if engine == "stack" and entry.suite_id not in testbed.budgets:
+            return f"the testbed has no memory budget for the ladder {entry.suite_id}"
+    return ""
+
+
+def _unbuilt(catalog: Catalog, entry: CatalogRow, parts: tuple[str, ...]) -> str:
+    for need in (*catalog.needs(entry.name), *parts):
+        if file := catalog.missing_file(need):
+            return f"not built yet: {need} ({file} is missing)"
+    return ""
+
+
+def _idle(catalog: Catalog, entry: CatalogRow, testbed: Testbed, effective: tuple[Any, Any]) -> str:
+    base = entry.row.base
+    if not isinstance(base, str):
+        return ""
+    base_entry = catalog.row(base)
+    same_load = all(
+        catalog.concurrency(entry.name, w) == catalog.concurrency(base, w) and w in base_entry.workloads
+        for w in entry.workloads
+    )
+    settings, parts, _ = _effective(catalog, base_entry, testbed)
+    if same_load and (settings, parts) == effective and entry.suite_id == base_entry.suite_id:
+        missing = ", ".join(part for part in entry.row.wants if part in testbed.lacks) or "its settings"
+        return f"changes nothing here: the testbed lacks {missing}"
+    return ""

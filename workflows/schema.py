@@ -1,0 +1,260 @@
+"""The shape of the files in `config/`: rows, suites, testbeds, models, engines, mechanisms.
+
+Knows nothing of what a setting does. Unknown keys are errors everywhere. `python -m workflows.schema` writes the JSON
+schemas that editors and Snakemake read; a test keeps them equal to these models.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+CONFIG_FOLDER = Path(__file__).parent / "config"
+
+Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$")]
+RowName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+/[a-z0-9_]+$")]
+Role = Literal["prefill", "decode", "single"]
+Scope = Literal["all", "prefill", "decode"]
+Settings = dict[Scope, dict[str, Any]]
+
+
+class Strict(BaseModel):
+    """Base of every part: immutable, and a mistyped key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class StackColumn(Strict):
+    """How our own engine expresses a row."""
+
+    none: str | None = None
+    """The reason why it does not."""
+    set: Settings = {}
+    """Settings beyond the row's own."""
+
+
+class SglangColumn(Strict):
+    """How the published engine expresses a row: a launch of `launches.yaml` and what differs from it."""
+
+    none: str | None = None
+    """The reason why it does not."""
+    launch: str | None = None
+    """A launch of `launches.yaml`; absent inherits the base's."""
+    flags: dict[Scope, dict[str, Any]] = {}
+    """Flags that differ; null leaves one out."""
+    env: dict[Scope, dict[str, Any]] = {}
+    """Environment variables that differ; null leaves one out."""
+    note: str = ""
+    """What a reader must know, such as that no launch command was published."""
+
+
+class Expect(Strict):
+    """What we expect to see, said before the run."""
+
+    metric: str
+    direction: Literal["higher", "lower", "same"]
+
+
+class Row(Strict):
+    """One configuration of a ladder."""
+
+    id: Id
+    question: str = Field(min_length=10)
+    base: RowName | dict[Literal["prefill", "decode"], RowName] | None = None
+    """The row that this one changes; by role where the two halves come from different ladders."""
+    set: Settings = {}
+    """Dotted paths of `stack.config` by role. What the row is, whichever engine runs it."""
+    stack: StackColumn = StackColumn()
+    sglang: SglangColumn = SglangColumn()
+    expect: Expect | None = None
+    published: str | None = None
+    """The row's name among the published values."""
+    needs: tuple[Id, ...] = ()
+    """Mechanisms of `mechanisms.yaml` and abilities of a testbed without which the row means nothing."""
+    wants: dict[Id, Settings] = {}
+    """Parts of the row, each with its settings, that a testbed may lack; the result then says so."""
+    drops: tuple[Id, ...] = ()
+    """Parts of its bases that the row takes out again."""
+    workloads: tuple[Id, ...] | None = None
+    """Workloads of the suite that the row runs; absent: all."""
+    concurrency: dict[Id, int] = {}
+    """Published client concurrency by workload, before scaling; absent inherits the base's."""
+    fixes_running: str | None = None
+    """Why this row may set scheduler.max_running, which the memory budget decides everywhere else."""
+
+
+class SuiteWorkload(Strict):
+    """The published shape of one traffic, before a testbed scales it."""
+
+    spec: str
+    """Template in `workloads/specs`."""
+    input_len: int = Field(ge=1)
+    output_len: int = Field(ge=1)
+    shared_ratio: float = Field(ge=0, lt=1)
+    concurrency: int = Field(ge=1)
+    """Client concurrency where no row says another."""
+
+
+class Suite(Strict):
+    """A ladder: rows that answer one question on one topology."""
+
+    question: str
+    kind: Literal["serving", "accuracy", "micro"] = "serving"
+    prefill: int = Field(default=1, ge=0)
+    """Prefill instances."""
+    decode: int = Field(default=1, ge=0)
+    """Decode instances."""
+    router: Literal["mini_lb", "rust"] = "rust"
+    metric: str = "output_tok_s"
+    """What the ladder compares."""
+    workloads: tuple[Id, ...] = ()
+    leave_one_out: Id | None = None
+    """The row with everything on, of which variants without one step each are generated."""
+    rows: tuple[Row, ...]
+
+
+class Ladders(Strict):
+    """`ladders.yaml`."""
+
+    workloads: dict[Id, SuiteWorkload]
+    suites: dict[Id, Suite]
+
+
+class Mechanism(Strict):
+    """Something that rows switch on. It is built when all its files exist."""
+
+    what: str
+    files: tuple[str, ...] = Field(min_length=1)
+
+
+class Model(Strict):
+    """A set of weights that a testbed serves."""
+
+    what: str
+    weights: Literal["checkpoint", "random"]
+    path: str
+    """Folder under the repository, or `$NAME` for one that the user gives with `--model NAME=PATH`."""
+    draft_path: str = ""
+    build: tuple[str, ...] = ()
+    """Command (after the interpreter) that writes it; empty: it is there, or the user brings it."""
+    vocab_low: int = 1000
+    vocab_high: int = 30000
+    settings: Settings = {}
+
+
+class Scaling(Strict):
+    """How published lengths become this testbed's. A divisor of 1 keeps them."""
+
+    input_divisor: int = Field(default=1, ge=1)
+    output_divisor: int = Field(default=1, ge=1)
+    concurrency_divisor: int = Field(default=1, ge=1)
+    min_output: int = Field(default=2, ge=1)
+    max_concurrency: int | None = None
+    scaled_settings: tuple[str, ...] = ()
+    """Settings counted in prompt tokens, divided like the prompts."""
+
+
+class SessionRules(Strict):
+    """How long things may take, and how much is measured."""
+
+    passes: int = Field(ge=1)
+    min_window_s: float = Field(ge=0)
+    requests_per_pass: dict[Id, int] = {}
+    """By workload; absent: 5 for each slot and at least 20."""
+    ready_timeout_s: float = Field(gt=0)
+    deadline_s: float = Field(gt=0)
+    stall_s: float = Field(default=60.0, gt=0)
+    port_base: int = Field(default=31000, ge=1024, le=60000)
+    max_loop_lag_p99_ms: float = Field(default=5.0, gt=0)
+    max_noise: float | None = None
+    needed_memory_gib: float = Field(default=0.0, ge=0)
+    """Host memory that must be free before anything starts."""
+
+
+class Testbed(Strict):
+    """Where rows run, and at what scale."""
+
+    __test__ = False
+    title: str
+    platform: Literal["cpu", "cuda", "ascend"]
+    engine: Literal["stack", "sglang"]
+    """The engine that runs unless another is asked for."""
+    engines: tuple[Literal["stack", "sglang"], ...]
+    model: Id
+    placement: Literal["local", "colocated", "two_nodes", "published_script"] = "local"
+    """`colocated`: one instance does both halves, and every result says so."""
+    hosts: int = Field(default=1, ge=1)
+    gpus_per_host: int = Field(default=0, ge=0)
+    gpus_per_instance: int = Field(default=0, ge=0)
+    max_instances: int = Field(default=64, ge=1)
+    lacks: dict[Id, str] = {}
+    """Abilities that rows may need and this testbed has not, each with its reason."""
+    settings: Settings = {}
+    budgets: dict[Id, dict[Literal["prefill", "decode", "single"], int]] = {}
+    """Bytes for caches, one number for a ladder and role: rows differ in what they do with the same memory."""
+    scaling: Scaling = Scaling()
+    session: SessionRules
+    labels: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _engine_is_offered(self) -> "Testbed":
+        if self.engine not in self.engines:
+            raise ValueError(f"engine {self.engine} must be among engines")
+        return self
+
+
+class Engine(Strict):
+    """An engine that rows can run on."""
+
+    what: str
+    lock: str
+    """Its lock in `envs/`, or how it is installed."""
+    builds: dict[str, str] = {}
+    install: tuple[str, ...] = ()
+    """Commands that install it, shown by `np1d plan --commands`."""
+
+
+class GateMetric(Strict):
+    """How much worse a metric may get, and how noisy it may be."""
+
+    direction: Literal["higher", "lower"]
+    max_regression: float = Field(gt=0, lt=1)
+    max_noise: float = Field(gt=0, lt=1)
+    min_sessions: int = Field(default=3, ge=2)
+    max_sessions: int = Field(default=8, ge=2)
+    confirm: int = Field(default=1, ge=0)
+
+
+class Config(Strict):
+    """`config.yaml`: the experiment that a plain `snakemake` runs."""
+
+    testbed: Id
+    engine: Literal["default", "stack", "sglang"] = "default"
+    rows: tuple[str, ...] = ()
+    """Rows or suites; empty: the ones that a demo shows."""
+    demo: dict[Id, tuple[str, ...]] = {}
+    """Rows of `make demo`, by testbed."""
+    sessions: int = Field(default=1, ge=1)
+    seed: int = 0
+    on_failure: Literal["record", "stop"] = "record"
+    gate: dict[str, dict[str, GateMetric]] = {}
+    """Gated metrics by suite."""
+
+
+FILES: dict[str, type[BaseModel]] = {
+    "config": Config,
+    "ladders": Ladders,
+    "testbed": Testbed,
+}
+
+
+def main() -> None:
+    """Write one JSON schema for each kind of file."""
+    for name, model in FILES.items():
+        text = json.dumps(model.model_json_schema(), indent=1, sort_keys=True) + "\n"
+        (CONFIG_FOLDER / "schemas" / f"{name}.schema.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
