@@ -5,7 +5,6 @@ Knows nothing of HTTP. A generation ends exactly once: by the worker, by a stop 
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -31,11 +30,13 @@ class Finish:
 class Generation:
     """Tokens, text and counts of one sample of one prompt."""
 
-    def __init__(self, rid: str, client_rid: str, num_prompt_tokens: int, text: TextStream) -> None:
+    def __init__(self, rid: str, client_rid: str, *, sample: int = 0, num_prompt_tokens: int, text: TextStream) -> None:
         self.rid = rid
         """Unique in this process; what the worker knows it by."""
         self.client_rid = client_rid
         """What the client calls it; may repeat."""
+        self.sample = sample
+        """Which sample of its prompt it is."""
         self.index = 0
         """Its place in its group."""
         self.num_prompt_tokens = num_prompt_tokens
@@ -109,7 +110,10 @@ class Group:
 
     def __init__(self, generations: Sequence[Generation]) -> None:
         self.generations = tuple(generations)
-        self._changed: deque[Generation] = deque()
+        self.failure: Finish | None = None
+        """The first failed generation's end."""
+        self._num_open = len(self.generations)
+        self._changed: dict[Generation, None] = {}
         self._wake = asyncio.Event()
         for index, generation in enumerate(self.generations):
             generation.index = index
@@ -118,25 +122,24 @@ class Group:
     @property
     def is_done(self) -> bool:
         """Whether every generation has ended."""
-        return all(generation.finish is not None for generation in self.generations)
-
-    @property
-    def failure(self) -> Finish | None:
-        """The first failed generation's end."""
-        ends = (generation.finish for generation in self.generations)
-        return next((end for end in ends if end is not None and end.is_failure), None)
+        return self._num_open == 0
 
     def mark(self, generation: Generation) -> None:
-        """Note that a generation has news."""
-        if generation not in self._changed:
-            self._changed.append(generation)
+        """Note that a generation has news; its end is news once."""
+        self._changed[generation] = None
+        if generation.finish is not None:
+            self._num_open -= 1
+            if generation.finish.is_failure and self.failure is None:
+                self.failure = generation.finish
         self._wake.set()
 
     async def changes(self) -> AsyncIterator[Generation]:
         """Each generation that has news, until all have ended; news that piled up counts once."""
         while True:
             while self._changed:
-                yield self._changed.popleft()
+                generation = next(iter(self._changed))
+                del self._changed[generation]
+                yield generation
             if self.is_done:
                 return
             self._wake.clear()

@@ -45,7 +45,7 @@ class Link:
             self._socket.send_multipart([self._peer, messages.encode(message)], zmq.NOBLOCK)
             self._loop.call_soon(self.receive)  # the socket's descriptor only signals edges
 
-    async def call(self, make: Callable[[int], messages.ToWorker], timeout_s: float) -> Any:
+    async def call(self, make: Callable[[int], messages.ToWorker], timeout_s: float | None) -> Any:
         """Send `make(call id)` and return the answer with that id. Raises LinkError when there is none in time."""
         self._num_calls += 1
         number = self._num_calls

@@ -1,0 +1,159 @@
+"""Start instances of the server for tests, as users do, and end them."""
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from stack.models.tiny_tokenizer import write_tokenizer
+
+ROOT = Path(__file__).parents[2]
+SCRIPTED = "tests.support.scripted_worker"
+
+_GEOMETRY = {
+    "vocab_size": 1024,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "deepseek_sparse_attention"],
+    "first_k_dense_replace": 1,
+    "num_attention_heads": 4,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 256,
+    "qk_head_dim": 256,
+    "v_head_dim": 256,
+    "index_n_heads": 32,
+    "index_head_dim": 128,
+    "index_topk": 64,
+    "index_kpool": 4,
+    "linear_attn_config": {"num_heads": 4, "head_dim": 128, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0},
+    "hc_mult": 4,
+    "hc_eps": 1e-6,
+    "hc_sinkhorn_iters": 20,
+    "swiglu_limit": 10.0,
+    "rms_norm_eps": 1e-5,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 2.5,
+    "max_position_embeddings": 4096,
+    "eos_token_id": [1],
+}
+
+
+def write_model(folder: Path, script: dict[str, Any] | None = None) -> Path:
+    """A model folder without weights: geometry and tokenizer, and the scripted worker's script."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"model_type": "glm5_next", "architectures": ["Scripted"], "text_config": _GEOMETRY}
+    (folder / "config.json").write_text(json.dumps(config))
+    write_tokenizer(folder)
+    (folder / "script.json").write_text(json.dumps(script or {}))
+    return folder
+
+
+class Server:
+    """A running `python -m stack.server`; its standard error is collected in `log`."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], worker: str = SCRIPTED) -> None:
+        self.folder = folder
+        self.log: list[str] = []
+        file = folder / "instance.json"
+        file.write_text(json.dumps({"model": {"path": str(folder)}, "server": {"port": 0}}))
+        sets = [text for path, value in settings.items() for text in ("--set", f"{path}={json.dumps(value)}")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "stack.server", str(file), "--worker-module", worker, *sets],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def url(self) -> str:
+        """Base URL, once it listens."""
+        return str(self.wait_for(r"listening on (http://\S+?),").group(1))
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    @property
+    def worker_pid(self) -> int:
+        return int(self.wait_for(r"in process (\d+)").group(1))
+
+    def heard(self) -> list[dict[str, Any]]:
+        """What the scripted worker has heard."""
+        file = self.folder / "heard.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def wait_for(self, pattern: str, timeout_s: float = 30.0) -> re.Match[str]:
+        """The first match in the log. Raises AssertionError when it does not come."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if found := re.search(pattern, "\n".join(self.log)):
+                return found
+            if self.process.poll() is not None:
+                self._reader.join(2)
+                if found := re.search(pattern, "\n".join(self.log)):
+                    return found
+                break
+            time.sleep(0.01)
+        raise AssertionError(f"no {pattern!r} in the log:\n" + "\n".join(self.log))
+
+    def wait_ready(self, timeout_s: float = 60.0) -> "Server":
+        self.wait_for(r"ready after", timeout_s)
+        return self
+
+    def wait_exit(self, timeout_s: float = 20.0) -> int:
+        code = self.process.wait(timeout_s)
+        self._reader.join(2)
+        return code
+
+    def is_healthy(self) -> bool:
+        return httpx.get(f"{self.url}/health").status_code == 200
+
+    def stop(self) -> None:
+        """End it, by force if it must be."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line.rstrip("\n"))
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path,
+    script: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    worker: str = SCRIPTED,
+) -> Iterator[Server]:
+    """A server over a scripted worker, ready, and stopped at the end."""
+    server = Server(write_model(folder, script), settings or {}, worker)
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop()
