@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 GROUP = 128
@@ -34,3 +35,10 @@ class Fp8Weight:
 
     codes_NK: "Tensor"
     scale_NK: "Tensor"
+
+
+def empty_scales(num_rows: int, num_groups: int, device: "torch.device | str") -> "Tensor":
+    """Uninitialised scales [T, G] in the MN-major layout that `QuantizedRows` promises."""
+    import torch
+
+    return torch.empty(num_groups, -(-num_rows // 4) * 4, dtype=torch.float32, device=device).t()[:num_rows]

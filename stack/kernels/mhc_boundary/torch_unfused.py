@@ -1,0 +1,133 @@
+"""The boundary as a chain of tensor operations, rows in blocks that stay in a core's cache (CPU and any other device).
+
+T rows, N streams, C channels, M = 2N + N*N coefficients. The Sinkhorn passes run with rows last, [N, N, T], so that
+each pass is a handful of vector operations and no sum depends on the number of rows.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from stack.kernels.row_tiles import pad_rows, tiled_matmul
+
+_BLOCK_ROWS = 64
+"""64 rows of 4 x 256 FP32 values are 256 KiB."""
+
+
+class Site(Protocol):
+    """One boundary's parameters in FP32."""
+
+    fn_MD: Tensor
+    base_M: Tensor
+    scale_3: Tensor
+
+
+def mhc_boundary(
+    y_TC: Tensor | None,
+    X_TNC: Tensor,
+    post_TN: Tensor | None,
+    comb_TNN: Tensor | None,
+    site: Site,
+    norm_weight_C: Tensor,
+    *,
+    hc_eps: float,
+    norm_eps: float,
+    iters: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Streams, the next sub-layer's normalised input, and what its own write-back will need."""
+    streams_TNC = _write_back(y_TC, X_TNC, post_TN, comb_TNN)
+    pre_TN, next_post_TN, next_comb_TNN = _coefficients(streams_TNC, site, hc_eps, norm_eps, iters)
+    x_TC = torch.cat(
+        [
+            _norm(torch.bmm(pre_BN[:, None], X_BNC.float())[:, 0].to(X_TNC.dtype), norm_weight_C, norm_eps)
+            for pre_BN, X_BNC in zip(pre_TN.split(_BLOCK_ROWS), streams_TNC.split(_BLOCK_ROWS), strict=True)
+        ]
+    )
+    return streams_TNC, x_TC, next_post_TN, next_comb_TNN
+
+
+def mhc_final(
+    y_TC: Tensor | None,
+    X_TNC: Tensor,
+    post_TN: Tensor | None,
+    comb_TNN: Tensor | None,
+    norm_weight_C: Tensor,
+    *,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor]:
+    """The normalised mean of the streams, and the mean itself."""
+    _, mean_TC = mhc_mean(y_TC, X_TNC, post_TN, comb_TNN)
+    return _norm(mean_TC, norm_weight_C, norm_eps), mean_TC
+
+
+def mhc_mean(
+    y_TC: Tensor | None, X_TNC: Tensor, post_TN: Tensor | None, comb_TNN: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The streams after the write-back, and their mean."""
+    streams_TNC = _write_back(y_TC, X_TNC, post_TN, comb_TNN)
+    return streams_TNC, _stream_mean(streams_TNC)
+
+
+def _stream_mean(streams_TNC: Tensor) -> Tensor:
+    first_TC, *rest = streams_TNC.float().unbind(1)
+    total_TC = first_TC.clone()
+    for stream_TC in rest:
+        total_TC += stream_TC
+    return (total_TC / streams_TNC.shape[1]).to(streams_TNC.dtype)
+
+
+def _norm(x_TC: Tensor, weight_C: Tensor, eps: float) -> Tensor:
+    x32_TC = x_TC.float()
+    scale_T1 = torch.rsqrt(x32_TC.square().mean(-1, keepdim=True) + eps)
+    return (x32_TC * scale_T1 * weight_C.float()).to(x_TC.dtype)
+
+
+def _write_back(y_TC: Tensor | None, X_TNC: Tensor, post_TN: Tensor | None, comb_TNN: Tensor | None) -> Tensor:
+    if y_TC is None:
+        return X_TNC
+    assert post_TN is not None and comb_TNN is not None
+    parts = (t.split(_BLOCK_ROWS) for t in (y_TC, X_TNC, post_TN, comb_TNN))
+    return torch.cat([_write_back_block(*blocks) for blocks in zip(*parts, strict=True)])
+
+
+def _write_back_block(y_BC: Tensor, X_BNC: Tensor, post_BN: Tensor, comb_BNN: Tensor) -> Tensor:
+    mixed_BNC = torch.bmm(comb_BNN.transpose(1, 2), X_BNC.float())
+    return mixed_BNC.add_(post_BN[:, :, None] * y_BC.float()[:, None]).to(X_BNC.dtype)
+
+
+def _coefficients(
+    streams_TNC: Tensor, site: Site, hc_eps: float, norm_eps: float, iters: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    num_rows, n, _ = streams_TNC.shape
+    z_TD = pad_rows(streams_TNC.flatten(1).float(), 16)
+    mixed_TM = tiled_matmul(z_TD, site.fn_MD) * torch.rsqrt(z_TD.square().mean(-1, keepdim=True) + norm_eps)
+    mixed_MT = mixed_TM.t().contiguous()
+    scale, base_M1 = site.scale_3, site.base_M[:, None]
+    pre_NT = torch.sigmoid(mixed_MT[:n] * scale[0] + base_M1[:n]) + hc_eps
+    post_NT = torch.sigmoid(mixed_MT[n : 2 * n] * scale[1] + base_M1[n : 2 * n]) * 2
+    logits_NNT = (mixed_MT[2 * n :] * scale[2] + base_M1[2 * n :]).view(n, n, -1)
+    comb_NNT = _sinkhorn(logits_NNT, hc_eps, iters)
+    return (
+        pre_NT.t()[:num_rows].contiguous(),
+        post_NT.t()[:num_rows].contiguous(),
+        comb_NNT.permute(2, 0, 1)[:num_rows].contiguous(),
+    )
+
+
+def _sinkhorn(logits_IJT: Tensor, eps: float, iters: int) -> Tensor:
+    exp_IJT = (logits_IJT - logits_IJT.amax(1, keepdim=True)).exp_()
+    comb_IJT = exp_IJT.div_(_sum(exp_IJT, 1)).add_(eps)
+    comb_IJT.div_(_sum(comb_IJT, 0).add_(eps))
+    for _ in range(iters - 1):
+        comb_IJT.div_(_sum(comb_IJT, 1).add_(eps))
+        comb_IJT.div_(_sum(comb_IJT, 0).add_(eps))
+    return comb_IJT
+
+
+def _sum(x_IJT: Tensor, dim: int) -> Tensor:
+    first, second, *rest = x_IJT.split(1, dim)
+    total = first + second
+    for part in rest:
+        total += part
+    return total
