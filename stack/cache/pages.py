@@ -47,8 +47,8 @@ class PagePool:
         self.buffer = torch.empty((num_pages + 1) * layout.page_bytes, dtype=torch.uint8, device=device)
         if poison:
             self.buffer.fill_(POISON)
-        self._bytes_NB = self.buffer.view(num_pages + 1, layout.page_bytes)
-        self._bytes_NB[0].zero_()
+        self.bytes_NB = self.buffer.view(num_pages + 1, layout.page_bytes)
+        self.bytes_NB[0].zero_()
 
     @property
     def device(self) -> torch.device:
@@ -105,7 +105,7 @@ class PagePool:
 
     def rows(self, pages: list[int]) -> list[Tensor]:
         """The bytes of the pages as views, one a run of neighbours, in the order given."""
-        return [self._bytes_NB[first : first + count].view(-1) for first, count in merged_runs(pages)]
+        return [self.bytes_NB[first : first + count].view(-1) for first, count in merged_runs(pages)]
 
     def randomize(self, pages: list[int], seed: int) -> None:
         """Fill pages with finite random rows (synthetic admission): unit size, scales a power of two."""

@@ -41,8 +41,8 @@ class StatePool:
         self.buffer = torch.empty((num_slots + 1) * layout.slot_bytes, dtype=torch.uint8, device=device)
         if poison:
             self.buffer.fill_(POISON)
-        self._bytes_SB = self.buffer.view(num_slots + 1, layout.slot_bytes)
-        self._bytes_SB[0].zero_()
+        self.bytes_SB = self.buffer.view(num_slots + 1, layout.slot_bytes)
+        self.bytes_SB[0].zero_()
         has_ring = layout.verify_width > 1 and num_ring_entries > 0
         self.ring_all = _new_ring(layout, num_ring_entries + 1, device, poison) if has_ring else None
         self.snapshots_LNWHKV = _new_snapshots(layout, num_snapshot_entries, device, poison)
@@ -82,17 +82,17 @@ class StatePool:
     def zero(self, slots: Iterable[int]) -> None:
         """Make slots fresh: zero state, windows, tails and draft ring."""
         for first, count in merged_runs(slots):
-            self._bytes_SB[first : first + count].zero_()
+            self.bytes_SB[first : first + count].zero_()
 
     def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Copy whole slots, `(source, destination)` each: snapshot and restore. Bytes are carried verbatim."""
         for source, destination in pairs:
             assert source and destination, "slot 0 is the sink and is never copied"
-            self._bytes_SB[destination].copy_(self._bytes_SB[source])
+            self.bytes_SB[destination].copy_(self.bytes_SB[source])
 
     def row(self, slot: int) -> Tensor:
         """The bytes of a slot, as a view."""
-        return self._bytes_SB[slot]
+        return self.bytes_SB[slot]
 
     @property
     def states(self) -> Tensor:
