@@ -50,11 +50,15 @@ class SlotInit:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Private pages and the state slot of one request, out to pinned host memory or back; `ticket` names the bytes."""
+    """Pages and the state slot of one request, out to pinned host memory or back; `ticket` names the bytes there.
+
+    `indices[i]` is the place of `pages[i]` in the request. What comes back may be fewer pages than went out.
+    """
 
     ticket: int
     slot: int
-    pages: tuple[int, ...]
+    indices: list[int]
+    pages: list[int]
 
 
 @dataclass(slots=True)
@@ -94,6 +98,8 @@ class StepPlan:
     """(request slot, snapshot slot): copied after the forward."""
     swap_outs: list[Swap] = field(default_factory=list)
     swap_ins: list[Swap] = field(default_factory=list)
+    drops: list[int] = field(default_factory=list)
+    """Tickets whose swapped bytes nobody will ask for again."""
 
     @property
     def num_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""One request from arrival to its last token, as the host sees it. Integers and token ids; no tensors, no HTTP.
+"""One request from arrival to its last token, as the scheduler sees it. Integers and token ids; no tensors, no HTTP.
 
 What a running step produces is not here until that step's results were collected: `output` and `num_computed` are what
 the host may act on, `num_inflight` says how many launched steps may still touch the request's memory.
@@ -7,17 +7,23 @@ the host may act on, `num_inflight` says how many launched steps may still touch
 import enum
 from dataclasses import dataclass, field
 
+from stack.cache.keys import PageKeys
+from stack.cache.lease import Lease
 from stack.core.messages import Bootstrap
 from stack.core.sampling import SamplingParams
 
 
 class Phase(enum.Enum):
-    """Where a request is. It moves down this list, except that prefill may go back to QUEUED and SWAPPED to RUNNING."""
+    """Where a request is. Prefill may go back to QUEUED by way of YIELDING, and SWAPPED to RUNNING."""
 
     QUEUED = "queued"
     RECEIVING = "receiving"
     """Decode instance: holds pages and a slot, its cache is on the way."""
+    ARRIVED = "arrived"
+    """Decode instance: its cache is here, it waits for a place in the running batch."""
     PREFILLING = "prefilling"
+    YIELDING = "yielding"
+    """Gave way during prefill: is queued again once its last launched step was collected."""
     RUNNING = "running"
     SWAPPED = "swapped"
     SENDING = "sending"
@@ -34,17 +40,15 @@ class Request:
     sampling: SamplingParams
     arrival_s: float
     deadline_s: float
+    keys: PageKeys
+    """Names of its whole pages, for the prefix cache."""
     bootstrap: Bootstrap | None = None
     end_tokens: frozenset[int] = frozenset()
     """Tokens that end the text: the model's own unless ignored, and those the client named."""
 
     phase: Phase = Phase.QUEUED
-    slot: int = 0
-    """State slot, 0 while it has none."""
-    pages: list[int] = field(default_factory=list)
-    """Pages in order, shared ones first."""
-    num_shared_pages: int = 0
-    """How many of `pages` belong to the prefix cache and are only locked."""
+    lease: Lease | None = None
+    """Its pages and slots, None while it has none."""
     num_computed: int = 0
     """Prompt tokens whose step was launched or that were found in a cache."""
     num_cached: int = 0
@@ -53,18 +57,32 @@ class Request:
     """Generated tokens that were collected."""
     num_inflight: int = 0
     """Launched steps with this request that were not collected."""
+    is_held: bool = False
+    """A transfer may still read or write its pages and slot."""
     num_verify: int = 0
     num_accepted_drafts: int = 0
     num_swaps: int = 0
     num_requeues: int = 0
     ticket: int = 0
     """Names its bytes in the swap space while SWAPPED."""
+    swap_bytes: int = 0
+    """Host memory set aside for it while SWAPPED."""
     queued_s: float = 0.0
     """Clock at the moments that `timing` of the last message is made of; 0 before each."""
     started_s: float = 0.0
     prefilled_s: float = 0.0
     arrived_s: float = 0.0
     finished_s: float = 0.0
+
+    @property
+    def slot(self) -> int:
+        """State slot, 0 while it has none."""
+        return self.lease.slots[0] if self.lease and self.lease.slots else 0
+
+    @property
+    def pages(self) -> list[int]:
+        """Pages in order, shared ones first."""
+        return self.lease.pages if self.lease else []
 
     @property
     def num_prompt(self) -> int:

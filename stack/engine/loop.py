@@ -1,0 +1,71 @@
+"""The loop of one worker: plan a step, launch it, take in the results of the step before.
+
+With `scheduler.overlap` the host plans and launches step n + 1 while the device still runs step n, and takes in step
+n's tokens after that; without, each step is taken in before the next is planned. Knows no sockets.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from stack.core.plan import StepPlan, StepResult
+from stack.scheduler import Scheduler
+
+
+class LaunchedStep(Protocol):
+    """A step under way."""
+
+    @property
+    def plan(self) -> StepPlan:
+        """What it runs."""
+        ...
+
+
+class StepRunner(Protocol):
+    """What the loop needs of a runner."""
+
+    def launch(self, plan: StepPlan) -> LaunchedStep:
+        """Enqueue a step without waiting for it."""
+        ...
+
+    def collect(self, handle: LaunchedStep) -> StepResult:
+        """Wait for a step."""
+        ...
+
+
+class Loop:
+    """Drives one scheduler and one runner, one `turn` at a time."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: StepRunner,
+        *,
+        overlap: bool,
+        on_step: Callable[[StepPlan, StepResult], None] | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self._runner = runner
+        self._overlap = overlap
+        self._on_step = on_step
+        self._under_way: LaunchedStep | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step is under way."""
+        return self._under_way is None
+
+    def turn(self) -> bool:
+        """Launch what can run and take in what is done; False when there was nothing of either."""
+        plan = self.scheduler.plan()
+        launched = self._runner.launch(plan) if plan is not None else None
+        if self._overlap:
+            launched, self._under_way = self._under_way, launched
+        if launched is not None:
+            self._take_in(launched)
+        return plan is not None or launched is not None
+
+    def _take_in(self, launched: LaunchedStep) -> None:
+        result = self._runner.collect(launched)
+        self.scheduler.process(result)
+        if self._on_step is not None:
+            self._on_step(launched.plan, result)

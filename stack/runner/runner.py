@@ -1,0 +1,162 @@
+"""One forward per step plan: packs it, launches it without waiting, and gives its results back when asked.
+
+`launch` returns before the device is done; `collect` waits for one launched step. At most two steps are under way, so
+two output buffers take turns. Knows no requests: rows are slots, tokens and page numbers.
+
+Between two launches the host must not overwrite the staging buffer before the device has read it: `_await_inputs_read`
+is the one place that sees to it.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stack.core.plan import StepPlan, StepResult
+from stack.runner.decode import DecodeSteps
+from stack.runner.moves import Moves
+from stack.runner.packing import Packer, Transfer
+from stack.runner.prefill import PrefillSteps, prefill_arrays
+from stack.runner.slots import SlotTable, slot_arrays
+from stack.runner.stream import Stream, Submitted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MAX_UNDER_WAY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StepHandle:
+    """A launched step."""
+
+    plan: StepPlan
+    submitted: Submitted
+    output: "Output"
+
+    def is_done(self) -> bool:
+        """Whether `collect` would return at once."""
+        return self.submitted.done.is_reached()
+
+
+class Output:
+    """Pinned host memory for one step's tokens and counts."""
+
+    def __init__(self, rows: int, width: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self.token_RW = torch.zeros((rows, width), dtype=torch.int64, pin_memory=pinned)
+        self.count_R = torch.zeros(rows, dtype=torch.int32, pin_memory=pinned)
+
+    def store(self, token_RW: Tensor, count_R: Tensor | None = None) -> None:
+        """Enqueue the copy of a step's results."""
+        rows, width = token_RW.shape
+        self.token_RW[:rows, :width].copy_(token_RW, non_blocking=True)
+        if count_R is not None:
+            self.count_R[:rows].copy_(count_R, non_blocking=True)
+
+
+class Runner:
+    """Turns step plans into work on one device."""
+
+    def __init__(
+        self,
+        *,
+        stream: Stream,
+        slots: SlotTable,
+        prefill: PrefillSteps,
+        decode: DecodeSteps,
+        moves: Moves,
+        device: torch.device,
+        max_rows: int,
+        width: int,
+        war_barrier: Literal["early", "deferred"],
+    ) -> None:
+        self._stream = stream
+        self._slots = slots
+        self._prefill = prefill
+        self._decode = decode
+        self._moves = moves
+        self._war_barrier = war_barrier
+        self._packer = Packer(device, 1 << 20)
+        self._outputs = [Output(max_rows, width, device) for _ in range(_MAX_UNDER_WAY)]
+        self._last: Submitted | None = None
+        self._num_launched = 0
+        self.host_s = 0.0
+        """Seconds that the last `launch` took on the host."""
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Enqueue a step. Never waits for the forward of the step before, unless `war_barrier` is `early`."""
+        begun_s = time.perf_counter()
+        if self._war_barrier == "deferred":
+            self._await_inputs_read()
+        self._packer.pack(self._arrays(plan))
+        output = self._outputs[self._num_launched % _MAX_UNDER_WAY]
+        self._num_launched += 1
+        submitted = self._stream.submit(self._work(plan, self._packer.transfer(), output))
+        self._last = submitted
+        if self._war_barrier == "early":
+            self._await_inputs_read()
+        self.host_s = time.perf_counter() - begun_s
+        return StepHandle(plan, submitted, output)
+
+    def collect(self, handle: StepHandle) -> StepResult:
+        """Wait for a launched step and read its tokens. Raises what the step raised."""
+        handle.submitted.done.wait()
+        plan, output = handle.plan, handle.output
+        if plan.kind == "decode":
+            counts = output.count_R[: len(plan.decode_slots)].tolist()
+            rows = output.token_RW[: len(plan.decode_slots)].tolist()
+            tokens = [row[:count] for row, count in zip(rows, counts, strict=True)]
+        else:
+            firsts = iter(output.token_RW[: len(plan.prefill), 0].tolist())
+            tokens = [[next(firsts)] if row.ends_prompt else [] for row in plan.prefill]
+        return StepResult(step=plan.step, tokens=tokens, device_s=handle.submitted.elapsed_s())
+
+    def close(self) -> None:
+        """Finish what is under way."""
+        self._stream.close()
+
+    def _await_inputs_read(self) -> None:
+        """The write-after-read barrier.
+
+        The device reads the staging buffer when its turn comes, which is after the forward of the step before. Packing
+        the next plan earlier would overwrite inputs that were not read yet, and the device would run a mixture of two
+        plans. `early` waits here right after a launch: safe, but the host then cannot use that time to handle the
+        results of the step before. `deferred` waits just before the next packing, when that step is long done.
+        """
+        if self._last is not None:
+            self._last.inputs_read.wait()
+
+    def _arrays(self, plan: StepPlan) -> dict[str, np.ndarray]:
+        arrays = slot_arrays(plan)
+        if plan.kind == "prefill":
+            arrays |= prefill_arrays(plan.prefill)
+        elif plan.kind == "decode":
+            slot_R = np.zeros(self._decode.bucket(len(plan.decode_slots)), dtype=np.int32)
+            slot_R[: len(plan.decode_slots)] = plan.decode_slots
+            arrays["slot"] = slot_R
+        return arrays
+
+    def _work(self, plan: StepPlan, transfer: Transfer, output: Output) -> "Callable[[Callable[[], None]], None]":
+        def run(inputs_read: "Callable[[], None]") -> None:
+            packed = transfer()
+            inputs_read()
+            self._moves.before(plan)
+            self._slots.update(packed)
+            self._forward(plan, packed, output)
+            self._moves.after(plan)
+
+        return run
+
+    def _forward(self, plan: StepPlan, packed: Mapping[str, Tensor], output: Output) -> None:
+        if plan.kind == "prefill":
+            first_F = self._prefill.run(plan, packed)
+            output.store(first_F[:, None])
+        elif plan.kind == "decode":
+            batch = self._decode.run(packed["slot"], plan.max_context)
+            live = len(plan.decode_slots)
+            output.store(batch.output_RW[:live], batch.count_R[:live])
