@@ -45,6 +45,7 @@ class PrefillPlanner:
             budget -= taken
         for request in batch:
             request.num_inflight += 1
+            self._keep(plan, request)
             if request.num_computed == request.num_prompt:
                 self._end(request)
         return batch
@@ -105,9 +106,12 @@ class PrefillPlanner:
         plan.max_context = max(plan.max_context, end)
         request.num_computed = end
         batch.append(request)
-        if kept := memory.keep(request, end):
-            plan.snapshots.append((request.slot, kept))
         return end - start
+
+    def _keep(self, plan: StepPlan, request: Request) -> None:
+        """Share what the step computes, with prompts of later steps: those of this one run before it exists."""
+        if kept := self._memory.keep(request, request.num_computed):
+            plan.snapshots.append((request.slot, kept))
 
     def _end(self, request: Request) -> None:
         self._book.prefilling.remove(request)
