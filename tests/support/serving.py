@@ -14,48 +14,17 @@ from typing import Any
 
 import httpx
 
+from stack.models.tiny import TEXT_CONFIG
 from stack.models.tiny_tokenizer import write_tokenizer
 
 ROOT = Path(__file__).parents[2]
 SCRIPTED = "tests.support.scripted_worker"
 
-_GEOMETRY = {
-    "vocab_size": 1024,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "moe_intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "layer_types": ["linear_attention", "deepseek_sparse_attention"],
-    "first_k_dense_replace": 1,
-    "num_attention_heads": 4,
-    "q_lora_rank": 128,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 256,
-    "qk_head_dim": 256,
-    "v_head_dim": 256,
-    "index_n_heads": 32,
-    "index_head_dim": 128,
-    "index_topk": 64,
-    "index_kpool": 4,
-    "linear_attn_config": {"num_heads": 4, "head_dim": 128, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0},
-    "hc_mult": 4,
-    "hc_eps": 1e-6,
-    "hc_sinkhorn_iters": 20,
-    "swiglu_limit": 10.0,
-    "rms_norm_eps": 1e-5,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 1,
-    "routed_scaling_factor": 2.5,
-    "max_position_embeddings": 4096,
-    "eos_token_id": [1],
-}
-
 
 def write_model(folder: Path, script: dict[str, Any] | None = None) -> Path:
     """A model folder without weights: geometry and tokenizer, and the scripted worker's script."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"model_type": "glm5_next", "architectures": ["Scripted"], "text_config": _GEOMETRY}
+    config = {"model_type": "glm5_next", "architectures": ["Scripted"], "text_config": TEXT_CONFIG}
     (folder / "config.json").write_text(json.dumps(config))
     write_tokenizer(folder)
     (folder / "script.json").write_text(json.dumps(script or {}))
