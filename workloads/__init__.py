@@ -1,0 +1,1 @@
+"""Measuring: workload specs, the load client, records, metrics and validity. Knows an engine only as a URL."""

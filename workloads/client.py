@@ -1,0 +1,333 @@
+"""The load client: runs a workload against a URL and leaves the records of what happened.
+
+    python -m workloads.client WORKLOAD.json --url http://127.0.0.1:30000 --out FOLDER
+
+A pass is: warm up, flush, prime, then the measured load. `FOLDER` gets `requests.parquet`, `chunks.parquet` and
+`client.json`, whole after every pass. Exit codes: 0 done, 2 a mistake of the user, 3 the server was not ready, 4 a pass
+hit its deadline, 130 interrupted (what had ended is kept). Whether the run is a result is not decided here: see
+`validity`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import uvloop
+
+from workloads.client_facts import CLIENT_FILE, CLIENT_SCHEMA
+from workloads.files import write_json
+from workloads.fleet import Fleet, check_open_files, fleet_for
+from workloads.preparation import NotReadyError, counters, flush, prime, server_info, wait_ready
+from workloads.progress import ProgressLine
+from workloads.records import ChunkRecord, Phase, RequestRecord, write_records
+from workloads.share import Share, ShareResult, http_session
+from workloads.sources import source_for
+from workloads.spec import ClosedLoad, SpecError, Workload, parse
+from workloads.stream import Sender, Traffic, now_s
+from workloads.traffic import Prompt
+from workloads.watch import lag_summary
+from workloads.wire import wire_for
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where the load goes."""
+
+    url: str
+    flush_urls: tuple[str, ...] = ()
+    """Servers to flush; the URL itself when empty."""
+    metrics_urls: tuple[str, ...] = ()
+    """Servers whose own counters are compared with ours."""
+    request_counter: str = "sglang:num_requests_total"
+    """The counter of finished requests in their /metrics."""
+
+    @property
+    def flushed(self) -> tuple[str, ...]:
+        """The URLs to flush."""
+        return self.flush_urls or (self.url,)
+
+
+def run_workload(
+    workload: Workload, target: Target, folder: Path, *, processes: int | None = None, progress: bool = True
+) -> dict[str, Any]:
+    """Run all passes and write the records; returns what went into client.json. Raises SpecError, NotReadyError."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(Session(workload, target, folder, processes=processes, progress=progress).run())
+
+
+class Session:
+    """One run of a workload."""
+
+    def __init__(
+        self, workload: Workload, target: Target, folder: Path, *, processes: int | None, progress: bool
+    ) -> None:
+        self._workload = workload
+        self._target = dataclasses.replace(target, url=target.url.rstrip("/"))
+        self._folder = folder
+        self._requests: list[RequestRecord] = []
+        self._chunks: list[ChunkRecord] = []
+        self._open_files = check_open_files(workload)
+        self._fleet: Fleet = fleet_for(workload, self._target.url, processes)
+        self._stopped: tuple[str, str] | None = None
+        stream = None if progress else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+        self._line = ProgressLine(
+            title=workload.name, passes=workload.passes, per_pass=workload.num_measured, stream=stream
+        )
+        self._facts: dict[str, Any] = {
+            "schema": CLIENT_SCHEMA,
+            "workload": workload.model_dump(mode="json"),
+            "url": self._target.url,
+            "started_unix_s": time.time(),
+            "location": {
+                "machine": platform.machine(),
+                "num_cpus": os.cpu_count(),
+                "python": platform.python_version(),
+            },
+            "num_processes": self._fleet.num_processes,
+            "open_files_limit": self._open_files,
+            "status": "running",
+            "reason": None,
+            "ready_s": None,
+            "server_info": None,
+            "server_info_end": None,
+            "sample_body": None,
+            "passes": [],
+        }
+
+    async def run(self) -> dict[str, Any]:
+        """Run all passes."""
+        try:
+            async with http_session() as http:
+                with self._signals():
+                    await self._run_passes(http)
+        except NotReadyError as error:
+            self._facts |= {"status": "not_ready", "reason": str(error)}
+            self._write()
+            raise
+        finally:
+            self._fleet.close()
+        return self._facts
+
+    async def _run_passes(self, http: aiohttp.ClientSession) -> None:
+        url, workload = self._target.url, self._workload
+        sender = self._side_sender(http, pass_index=0)
+        self._facts["sample_body"] = _first_body(workload, url)
+        self._facts["ready_s"] = await wait_ready(http, url, sender, _probe(workload), workload.timeouts.ready_s)
+        self._facts["server_info"] = await server_info(http, url)
+        for pass_index in range(workload.passes):
+            if self._stopped is None:
+                await self._run_pass(http, pass_index)
+        self._facts["server_info_end"] = await server_info(http, url)
+        kind, sentence = self._stopped or ("complete", None)
+        self._facts |= {"status": kind, "reason": sentence}
+        self._write()
+
+    async def _run_pass(self, http: aiohttp.ClientSession, pass_index: int) -> None:
+        workload = self._workload
+        facts: dict[str, Any] = {"pass_index": pass_index, "seed": workload.seed("pass", pass_index)}
+        self._line.begin(pass_index)
+        is_separate = not (isinstance(workload.load, ClosedLoad) and workload.load.handover)
+        if is_separate and isinstance(workload.load, ClosedLoad) and workload.num_warmup:
+            facts["warmup"] = await self._warm_up_apart()
+        facts["flush"] = await self._flush(http, pass_index)
+        facts["prime"] = await self._prime(http, pass_index)
+        phases: tuple[Phase, ...] = ("warmup", "measured", "cooldown")
+        facts["build_s"] = await self._fleet.build(pass_index, phases)
+        before = await self._counters(http)
+        shares = await self._fleet.run(self._line.update) if self._stopped is None else []
+        after = await self._counters(http)
+        requests = [r for share in shares for r in share.requests]
+        facts |= _pass_facts(shares, requests)
+        facts["server_metrics"] = _compare_counters(self._target, before, after, len(requests))
+        self._keep(shares, facts["t0_monotonic_s"])
+        self._facts["passes"].append(facts)
+        stopped = next((s.stopped for s in shares if s.stopped), None)
+        self._stopped = self._stopped or stopped
+        self._write()
+
+    async def _warm_up_apart(self) -> dict[str, Any]:
+        """Warm-up requests that end before anything else begins, never more at a time than declared."""
+        load = self._workload.load
+        assert isinstance(load, ClosedLoad)
+        alone = self._workload.model_copy(update={"load": load.model_copy(update={"handover": True})})
+        share = Share(alone, self._target.url)
+        share.build(-1, ("warmup",))
+        result = await share.run(now_s())
+        failed = sum(not r.ok for r in result.requests)
+        return {"num_requests": len(result.requests), "num_failed": failed, "peak_in_flight": result.peak_in_flight}
+
+    async def _flush(self, http: aiohttp.ClientSession, pass_index: int) -> dict[str, Any]:
+        cache = self._workload.cache
+        if cache.flush == "never" or (cache.flush == "before_session" and pass_index > 0):
+            return {"status": "skipped", "attempts": 0, "seconds": 0.0, "detail": f"flush is {cache.flush}"}
+        report = dataclasses.asdict(await flush(http, self._target.flushed, cache.flush_timeout_s))
+        if report["status"] != "ok":
+            self._line.say(f"flush is {report['status']}: {report['detail']}")
+        return report
+
+    async def _prime(self, http: aiohttp.ClientSession, pass_index: int) -> dict[str, Any]:
+        cache = self._workload.cache
+        if cache.intent != "primed":
+            return {"num_requests": 0, "num_failed": 0, "seconds": 0.0, "error": ""}
+        prefixes = source_for(self._workload).prefixes(self._workload.seed("pass", pass_index))
+        return await prime(self._side_sender(http, pass_index), prefixes, cache.prime_repeats)
+
+    async def _counters(self, http: aiohttp.ClientSession) -> float | None:
+        if not self._target.metrics_urls:
+            return None
+        return await counters(http, self._target.metrics_urls, self._target.request_counter)
+
+    def _side_sender(self, http: aiohttp.ClientSession, pass_index: int) -> Sender:
+        """A sender for requests that belong to no pass."""
+        wire = wire_for(self._workload)
+        return Sender(
+            http=http, url=self._target.url + wire.path, wire=wire, traffic=Traffic(), pass_index=pass_index,
+            process=-1, keep_text=False,
+        )  # fmt: skip
+
+    def _keep(self, shares: Sequence[ShareResult], t0_s: float) -> None:
+        for share in shares:
+            for record in share.requests:
+                _rebase(record, t0_s)
+            for chunk in share.chunks:
+                chunk.t_s -= t0_s
+            self._requests += share.requests
+            self._chunks += share.chunks
+
+    def _write(self) -> None:
+        identity = {k: str(v) for k, v in self._workload.identity.model_dump().items()}
+        self._requests.sort(key=lambda r: (r.pass_index, r.request_index))
+        self._chunks.sort(key=lambda c: (c.pass_index, c.request_index, c.chunk_index))
+        write_records(self._folder, self._requests, self._chunks, {"workload": self._workload.name, **identity})
+        write_json(self._folder / CLIENT_FILE, self._facts)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def stop(name: str) -> None:
+            self._stopped = self._stopped or ("interrupted", f"the client received {name}")
+            self._line.say("interrupted: keeping what has ended")
+            self._fleet.stop(*self._stopped)
+
+        caught: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
+        try:
+            for number in caught:
+                loop.add_signal_handler(number, stop, number.name)
+        except (ValueError, RuntimeError):
+            caught = ()  # not the main thread: whoever started this client handles signals
+        try:
+            yield
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
+
+
+_TIMES = ("intended_start_s", "start_s", "headers_s", "first_token_s", "first_answer_s", "last_token_s", "end_s")
+
+
+def _rebase(record: RequestRecord, t0_s: float) -> None:
+    for name in _TIMES:
+        if (value := getattr(record, name)) is not None:
+            setattr(record, name, value - t0_s)
+
+
+def _pass_facts(shares: Sequence[ShareResult], requests: Sequence[RequestRecord]) -> dict[str, Any]:
+    """What the client knows of a pass beyond its records."""
+    measured = [r for r in requests if r.phase == "measured"]
+    first_sent = min((r.start_s for r in measured), default=now_s())
+    planned = [s.planned_t0_s for s in shares if s.planned_t0_s is not None]
+    t0 = min(planned, default=first_sent)
+    return {
+        "t0_monotonic_s": t0,
+        "t0_unix_s": t0 - now_s() + time.time(),
+        "start_gap_s": first_sent - t0,
+        "duration_s": max((r.end_s for r in measured), default=t0) - t0,
+        "peak_in_flight": sum(s.peak_in_flight for s in shares),
+        "peak_in_warmup": sum(s.peak_in_warmup for s in shares),
+        **lag_summary([lag for s in shares for lag in s.lags_ms]),
+    }
+
+
+def _compare_counters(target: Target, before: float | None, after: float | None, sent: int) -> dict[str, Any]:
+    """The server's own count of requests beside ours; its metrics are only usable when both agree."""
+    if not target.metrics_urls:
+        return {"usable": False, "reason": "no metrics URL was given", "counted": None, "sent": sent}
+    if before is None or after is None:
+        return {"usable": False, "reason": f"/metrics has no {target.request_counter}", "counted": None, "sent": sent}
+    counted = after - before
+    reason = None if counted == sent else f"the server counted {counted:g} requests, the client sent {sent}"
+    return {"usable": reason is None, "reason": reason, "counted": counted, "sent": sent}
+
+
+def _probe(workload: Workload) -> Prompt:
+    """A prompt for the readiness generation: the shape of the traffic, no token of it."""
+    share = source_for(workload).conversations(workload.seed("ready"), 1)[0].turns[0]
+    return dataclasses.replace(share, output_tokens=min(4, share.output_tokens))
+
+
+def _first_body(workload: Workload, url: str) -> dict[str, Any]:
+    """The first body as sent, long values shortened: what the engine was really asked."""
+    share = Share(workload.model_copy(update={"requests_per_pass": 1}), url)
+    share.build(0, ("measured",))
+    body = orjson.loads(share.talks[0][0].body)
+    return {key: _shortened(value) for key, value in body.items()}
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > 32:
+        return {"length": len(value), "first": value[:8], "last": value[-8:]}
+    if isinstance(value, str) and len(value) > 1000:
+        return {"length": len(value), "first": value[:200], "last": value[-200:]}
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    options = _parser().parse_args(arguments)
+    target = Target(
+        url=options.url,
+        flush_urls=tuple(options.flush_url),
+        metrics_urls=tuple(options.metrics_url),
+        request_counter=options.request_counter,
+    )
+    try:
+        workload = parse(options.workload.read_bytes())
+        facts = run_workload(
+            workload, target, options.out, processes=options.processes, progress=not options.no_progress
+        )
+    except (SpecError, FileNotFoundError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except NotReadyError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 3
+    return {"complete": 0, "interrupted": 130}.get(facts["status"], 4)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m workloads.client", description="Run a workload against a server.")
+    parser.add_argument("workload", type=Path, help="resolved workload (JSON), as in a plan")
+    parser.add_argument("--url", required=True, help="server or router, such as http://127.0.0.1:30000")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the records")
+    parser.add_argument("--flush-url", action="append", default=[], help="server to flush; repeat (default: the URL)")
+    parser.add_argument("--metrics-url", action="append", default=[], help="server whose /metrics is compared; repeat")
+    parser.add_argument("--request-counter", default="sglang:num_requests_total", help="its counter of requests")
+    parser.add_argument("--processes", type=int, help="client processes (default: one for every 256 streams)")
+    parser.add_argument("--no-progress", action="store_true", help="print nothing but errors")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
