@@ -6,9 +6,9 @@
     `kda_conv(x_TX, weight_X4, conv_SHCDW, slot_R, start_R1, request_T, position_T, has_state_R)
         -> (q_THD, k_THD, v_THD)`
 
-X = 3*H*D channels in the order q, k, v; C = 3 parts; W = 3 kept inputs, oldest first. Rows of x may be strided. Reads
-each request's window where `has_state_R` (bool) and leaves its last three pre-convolution inputs there. Padding rows get
-zeros. `triton_unfused` is the chain conv, split copy, two norms; `triton_fused` one kernel; results are bit-equal.
+X = 3*H*D channels in the order q, k, v; C = 3 parts; W = 3 kept inputs, oldest first. Rows of x may be strided.
+Reads each request's window where `has_state_R` (bool) and leaves its last three pre-convolution inputs there. Padding
+rows get zeros. `triton_unfused` is the chain conv, split copy, two norms; `triton_fused` one kernel; bit-equal.
 """
 
 from stack.kernels.binding import Op

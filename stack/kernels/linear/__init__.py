@@ -6,7 +6,8 @@
     `linear_heads(x_THK, weight_HNK) -> y_THN`         one weight a head, y[:, h] = x[:, h] @ weight[h].T
 
 T rows, K inputs, N outputs. Accumulates in FP32; `out_dtype` defaults to x's. Rows of x may be strided (a slice of the
-columns of a fused product); `linear_heads` stores [H, T, N], so that y[:, h] is contiguous. `torch_tiled` (CPU) multiplies fixed row tiles, so a row's result never depends on how many
+columns of a fused product); `linear_heads` stores [H, T, N], so that
+y[:, h] is contiguous. `torch_tiled` (CPU) multiplies fixed row tiles, so a row's result never depends on how many
 rows came with it; `torch_matmul` is the library's own product.
 """
 

@@ -1,0 +1,88 @@
+"""Clamped SwiGLU: the dense MLP, and routed experts beside a shared one.
+
+T rows, C channels, I inner width, E experts, K choices.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stack.core import ModelGeometry
+from stack.layers.ops import Ops
+from stack.layers.projection import FusedProjection, Projection
+from stack.layers.weights import Experts, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMlp:
+    """`down(swiglu(gate | up))`; FP8 weights take the fused activation and quantisation."""
+
+    ops: Ops
+    gate_up: FusedProjection
+    down: Projection
+    limit: float
+
+    @classmethod
+    def load(cls, ops: Ops, weights: Weights, prefix: str, inner: int, geometry: ModelGeometry) -> "DenseMlp":
+        """`prefix` ends in `mlp.` or `shared_experts.`."""
+        width = geometry.hidden_size
+        rows_of = {f"{prefix}{name}_proj.weight": inner for name in ("gate", "up")}
+        return cls(
+            ops,
+            FusedProjection.load(ops, weights, rows_of, width, quantized=True),
+            Projection.load(ops, weights, f"{prefix}down_proj.weight", width, inner, quantized=True),
+            geometry.swiglu_limit,
+        )
+
+    def __call__(self, x_TC: Tensor) -> Tensor:
+        """Outputs [T, C]."""
+        gate_up_TI2 = self.gate_up.joined(x_TC)
+        if self.down.is_fp8:
+            return self.down.of_quantized(self.ops.swiglu_quant(gate_up_TI2, limit=self.limit))
+        return self.down(self.ops.swiglu(gate_up_TI2, limit=self.limit))
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureOfExperts:
+    """Top-k routed experts plus the shared expert."""
+
+    ops: Ops
+    router_EC: Tensor
+    bias_E: Tensor
+    experts: Experts
+    shared: DenseMlp
+    top_k: int
+    scaling: float
+    normalize: bool
+
+    @classmethod
+    def load(cls, ops: Ops, weights: Weights, prefix: str, geometry: ModelGeometry) -> "MixtureOfExperts":
+        """`prefix` ends in `mlp.`."""
+        num_experts, width = geometry.num_experts, geometry.hidden_size
+        return cls(
+            ops,
+            weights.tensor(f"{prefix}gate.weight", (num_experts, width), std=width**-0.5),
+            weights.tensor(f"{prefix}gate.e_score_correction_bias", (num_experts,), dtype=torch.float32),
+            weights.experts(f"{prefix}experts.", num_experts, geometry.expert_intermediate_size, width),
+            DenseMlp.load(ops, weights, f"{prefix}shared_experts.", geometry.shared_intermediate_size, geometry),
+            geometry.experts_per_token,
+            geometry.routed_scaling_factor,
+            geometry.norm_topk_prob,
+        )
+
+    def __call__(self, x_TC: Tensor, num_rows: Tensor) -> Tensor:
+        """Outputs [T, C]; rows from `num_rows` (int32 scalar tensor) on are padding and reach no routed expert."""
+        ids_TK, weights_TK = self.ops.router(
+            x_TC,
+            self.router_EC,
+            self.bias_E,
+            top_k=self.top_k,
+            scaling=self.scaling,
+            normalize=self.normalize,
+            num_rows=num_rows,
+        )
+        routed_TC = self.ops.moe(
+            x_TC, ids_TK, weights_TK, self.experts, limit=self.shared.limit, swiglu_quant=self.ops.swiglu_quant
+        )
+        return routed_TC + self.shared(x_TC)

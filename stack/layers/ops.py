@@ -1,0 +1,41 @@
+"""The ops that layers call, bound once from the configuration."""
+
+from dataclasses import dataclass, fields
+
+from stack.config import KernelConfig
+from stack.kernels import BoundOp
+from stack.kernels.catalog import OPS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ops:
+    """One bound implementation of every op of the target model; a field has the op's name."""
+
+    linear: BoundOp
+    linear_fp8: BoundOp
+    quantize_rows: BoundOp
+    rms_norm: BoundOp
+    mhc_boundary: BoundOp
+    kda_conv: BoundOp
+    kda_chunk: BoundOp
+    kda_decode: BoundOp
+    kda_verify: BoundOp
+    gated_norm: BoundOp
+    latent_write: BoundOp
+    index_write: BoundOp
+    index_select: BoundOp
+    sparse_mla: BoundOp
+    router: BoundOp
+    moe: BoundOp
+    swiglu: BoundOp
+    swiglu_quant: BoundOp
+
+    @property
+    def impls(self) -> dict[str, str]:
+        """Op -> the implementation that was bound, for the records."""
+        return {field.name: getattr(self, field.name).impl for field in fields(self)}
+
+
+def bind_ops(kernels: KernelConfig, device: str) -> Ops:
+    """Bind every op for `device` ("cpu" or "cuda"). Raises MissingImplementationError with the reason."""
+    return Ops(**{field.name: OPS[field.name].bind(getattr(kernels, field.name), device) for field in fields(Ops)})

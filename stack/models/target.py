@@ -1,0 +1,111 @@
+"""The target model: embedding, decoder layers over residual streams, last norm, output head.
+
+Knows no requests, no scheduling and no cache policy: rows come with a `ForwardContext`, memory is what `ModelMemory`
+lends. A forward holds no host synchronisation and allocates by its own row count alone, so it can be captured.
+
+T rows, C channels, V vocabulary, F tap features (C for each tapped layer).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stack.core import ForwardContext, ModelGeometry
+from stack.core.memory import ModelMemory
+from stack.layers import Boundary, DenseMlp, LinearAttention, MixtureOfExperts, Ops, SparseAttention, Weights
+from stack.layers.streams import Streams, finish, settle
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What a forward leaves behind."""
+
+    last_TC: Tensor
+    """Mean over the streams after the last layer, normalised: the head's and the MTP layer's input."""
+    tap_TF: Tensor | None
+    """Each tapped layer's completed output, averaged over the streams, side by side in the order asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One mixer and one MLP, each behind its boundary. `memory_index` counts layers of the mixer's kind."""
+
+    before_mixer: Boundary
+    mixer: LinearAttention | SparseAttention
+    before_mlp: Boundary
+    mlp: DenseMlp | MixtureOfExperts
+    memory_index: int
+
+    @classmethod
+    def load(cls, ops: Ops, weights: Weights, layer: int, geometry: ModelGeometry) -> "DecoderLayer":
+        """Layer number `layer` of the checkpoint."""
+        prefix, kind = f"layers.{layer}.", geometry.layer_kinds[layer]
+        mixer = LinearAttention if kind == "kda" else SparseAttention
+        mlp: DenseMlp | MixtureOfExperts
+        if geometry.mlp_kinds[layer] == "dense":
+            mlp = DenseMlp.load(ops, weights, f"{prefix}mlp.", geometry.dense_intermediate_size, geometry)
+        else:
+            mlp = MixtureOfExperts.load(ops, weights, f"{prefix}mlp.", geometry)
+        return cls(
+            Boundary.load(ops, weights, f"{prefix}hc_attn", f"{prefix}input_layernorm.weight", geometry),
+            mixer.load(ops, weights, f"{prefix}self_attn.", geometry),
+            Boundary.load(ops, weights, f"{prefix}hc_ffn", f"{prefix}post_attention_layernorm.weight", geometry),
+            mlp,
+            geometry.layer_kinds[:layer].count(kind),
+        )
+
+    def __call__(
+        self, streams: Streams, ctx: ForwardContext, memory: ModelMemory, has_state_R: Tensor, num_rows: Tensor
+    ) -> Streams:
+        """The streams behind this layer, its MLP's output pending."""
+        streams, x_TC = self.before_mixer(streams)
+        if isinstance(self.mixer, LinearAttention):
+            y_TC = self.mixer(x_TC, ctx, memory.kda[self.memory_index], has_state_R)
+        else:
+            y_TC, _ = self.mixer(x_TC, ctx, memory.paged[self.memory_index], memory.index_workspace_bytes)
+        streams, x_TC = self.before_mlp(streams.with_output(y_TC))
+        if isinstance(self.mlp, DenseMlp):
+            return streams.with_output(self.mlp(x_TC))
+        return streams.with_output(self.mlp(x_TC, num_rows))
+
+
+class TargetModel:
+    """All weights of the target, bound to their ops."""
+
+    def __init__(self, geometry: ModelGeometry, ops: Ops, weights: Weights) -> None:
+        vocab, width = geometry.vocab_size, geometry.hidden_size
+        self.geometry = geometry
+        self.ops = ops
+        self.dtype = weights.dtype
+        self.embed_VC = weights.tensor("embed_tokens.weight", (vocab, width), std=1.0)
+        self.layers = tuple(DecoderLayer.load(ops, weights, i, geometry) for i in range(geometry.num_layers))
+        self.norm_C = weights.tensor("norm.weight", (width,), mean=1.0)
+        self.head_VC = weights.tensor("lm_head.weight", (vocab, width), std=width**-0.5)
+
+    @property
+    def impls(self) -> dict[str, str]:
+        """Op -> the implementation that was bound."""
+        return self.ops.impls
+
+    @torch.no_grad()
+    def forward(self, token_T: Tensor, ctx: ForwardContext, memory: ModelMemory, *, taps: Sequence[int] = ()) -> Hidden:
+        """Run the rows `token_T` [T] through all layers, advancing caches and states; `taps` are layer numbers."""
+        first_R = ctx.start_R1[:-1].long().clamp(max=token_T.shape[0] - 1)
+        has_state_R = ctx.position_T.index_select(0, first_R) > 0
+        num_rows = torch.minimum(ctx.start_R1[-1], (ctx.slot_R.index_select(0, ctx.request_T.long()) > 0).sum())
+        streams = Streams.of(functional.embedding(token_T.long(), self.embed_VC), self.geometry.num_streams)
+        tapped: dict[int, Tensor] = {}
+        for number, layer in enumerate(self.layers):
+            streams = layer(streams, ctx, memory, has_state_R, num_rows)
+            if number in taps:
+                streams, tapped[number] = settle(self.ops, streams)
+        last_TC = finish(self.ops, streams, self.norm_C, self.geometry.rms_norm_eps)
+        return Hidden(last_TC, torch.cat([tapped[number] for number in taps], -1) if taps else None)
+
+    @torch.no_grad()
+    def logits(self, hidden_RC: Tensor) -> Tensor:
+        """FP32 logits [R, V] of normalised hidden rows."""
+        return self.ops.linear(hidden_RC, self.head_VC, out_dtype=torch.float32)
