@@ -22,7 +22,8 @@ from workloads.records import (
 def make_request(**changes):
     values = {f.name: None for f in dataclasses.fields(RequestRecord)} | {
         "pass_index": 0, "phase": "measured", "request_index": 0, "rid": "r", "process": 0, "turn": 0,
-        "intended_start_s": 0.0, "start_s": 0.0, "end_s": 1.0, "output_tokens_requested": 4, "num_chunks": 0, "ok": True,
+        "intended_start_s": 0.0, "start_s": 0.0, "end_s": 1.0, "output_tokens_requested": 4, "num_chunks": 0,
+        "ok": True,
     }  # fmt: skip
     return RequestRecord(**(values | changes))
 
