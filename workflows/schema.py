@@ -92,6 +92,8 @@ class SuiteWorkload(Strict):
     input_len: int = Field(ge=1)
     output_len: int = Field(ge=1)
     shared_ratio: float = Field(ge=0, lt=1)
+    groups: int = Field(default=1, ge=1)
+    """Prefixes that requests share."""
     concurrency: int = Field(ge=1)
     """Client concurrency where no row says another."""
 
@@ -136,6 +138,8 @@ class Model(Strict):
     path: str
     """Folder under the repository, or `$NAME` for one that the user gives with `--model NAME=PATH`."""
     draft_path: str = ""
+    weights_label: Literal["checkpoint", "random"]
+    """What a result says of them: `random` for anything that was never trained."""
     build: tuple[str, ...] = ()
     """Command (after the interpreter) that writes it; empty: it is there, or the user brings it."""
     vocab_low: int = 1000
@@ -150,6 +154,8 @@ class Scaling(Strict):
     output_divisor: int = Field(default=1, ge=1)
     concurrency_divisor: int = Field(default=1, ge=1)
     min_output: int = Field(default=2, ge=1)
+    min_concurrency: int = Field(default=1, ge=1)
+    """Concurrency is never scaled below this, nor raised above the published one."""
     max_concurrency: int | None = None
     scaled_settings: tuple[str, ...] = ()
     """Settings counted in prompt tokens, divided like the prompts."""

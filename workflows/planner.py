@@ -1,0 +1,205 @@
+"""From row, workload, testbed and session to a plan.
+
+Knows how a plan is put together and nothing of running it. Whatever cannot be run is refused here with the reason that
+`np1d list` shows too.
+"""
+
+from typing import Any, Literal
+
+from workflows.catalog import HALVES, Catalog, load_catalog, nearest
+from workflows.engines import router, stack
+from workflows.errors import CatalogError, NotApplicableError
+from workflows.identity import MEASURE_VERSION
+from workflows.plan import Cell, ClientPlan, Limits, Plan, ProcessPlan
+from workflows.resolution import Resolution, resolve
+from workflows.scaling import Shape, published_shape, scaled, scaled_settings
+from workflows.schema import Model, Testbed
+from workloads.spec import SpecError, load_template, parse
+from workloads.spec import resolve as resolve_workload
+
+
+def plan_session(
+    row: str,
+    workload: str,
+    *,
+    testbed_id: str,
+    session: int = 0,
+    engine: str = "default",
+    catalog: Catalog | None = None,
+) -> Plan:
+    """The plan of one session. Raises CatalogError for unknown names, NotApplicableError with the reason otherwise."""
+    catalog = catalog or load_catalog()
+    entry = catalog.row(row)
+    resolution = resolve(catalog, entry, testbed_id, engine)
+    if resolution.status != "runnable":
+        raise NotApplicableError(f"{entry.name} does not run on {testbed_id}: {resolution.reason}")
+    if workload not in entry.workloads:
+        raise CatalogError(f"{entry.name} has no workload {workload}{nearest(workload, entry.workloads)}")
+    return _Planner(catalog, resolution, workload, session).plan()
+
+
+class _Planner:
+    def __init__(self, catalog: Catalog, resolution: Resolution, workload: str, session: int) -> None:
+        self._catalog = catalog
+        self._resolution = resolution
+        self._entry = resolution.entry
+        self._testbed: Testbed = catalog.testbed(resolution.testbed_id)
+        self._model: Model = catalog.models[self._testbed.model]
+        self._workload_id = workload
+        self._session = session
+        concurrency = catalog.concurrency(self._entry.name, workload)
+        self._published: Shape = published_shape(catalog.workloads[workload], concurrency)
+        self._shape: Shape = scaled(self._published, self._testbed)
+        self._settings = {str(half): self._settings_of(half) for half in HALVES}
+
+    def plan(self) -> Plan:
+        entry, testbed = self._entry, self._testbed
+        processes = self._processes()
+        return Plan(
+            cell=self._cell(),
+            question=entry.row.question,
+            metric=entry.suite.metric,
+            expect=entry.row.expect.model_dump() if entry.row.expect else None,
+            published=entry.row.published,
+            measure_version=MEASURE_VERSION,
+            settings=self._settings,
+            parts=self._resolution.parts,
+            left_out=self._resolution.left_out,
+            labels=self._labels(),
+            conditions={"published": _conditions(self._published), "scaled": _conditions(self._shape)},
+            model=self._model_facts(),
+            processes=processes,
+            client=self._client(processes),
+            limits=Limits(
+                ready_timeout_s=testbed.session.ready_timeout_s,
+                deadline_s=testbed.session.deadline_s,
+                port_base=testbed.session.port_base,
+                needed_memory_gib=testbed.session.needed_memory_gib,
+            ),
+        )
+
+    def _cell(self) -> Cell:
+        default = self._testbed.engine == self._resolution.engine
+        testbed_id = self._resolution.testbed_id
+        return Cell(
+            testbed=testbed_id if default else f"{testbed_id}_{self._resolution.engine}",
+            suite=self._entry.suite_id,
+            row=self._entry.row.id,
+            workload=self._workload_id,
+            session=self._session,
+            engine=self._resolution.engine,
+        )
+
+    def _settings_of(self, half: Literal["prefill", "decode"]) -> dict[str, Any]:
+        model = self._model
+        settings = {
+            **model.settings.get("all", {}),
+            **model.settings.get(half, {}),
+            **scaled_settings(self._resolution.settings[half], self._testbed),
+            "model.path": model.path,
+            "model.weights": model.weights,
+            "cache.expected_context": self._shape.input_len,
+            "cache.expected_output": self._shape.output_len,
+            "cache.expected_shared": self._shape.shared_len,
+        }
+        if settings.get("speculation.method", "off") == "dflash2":
+            settings["speculation.draft_path"] = model.draft_path
+        budget = self._testbed.budgets[self._entry.suite_id]
+        settings["cache.budget_bytes"] = budget.get(half, budget.get("single"))
+        return settings
+
+    def _processes(self) -> tuple[ProcessPlan, ...]:
+        suite, per = self._entry.suite, self._testbed.gpus_per_instance
+        if self._testbed.placement == "colocated":
+            settings = stack.colocated_settings(self._settings)
+            return (stack.instance("single", "single", settings, tuple(range(per))),)
+        names = [f"p{i}" for i in range(suite.prefill)] + [f"d{i}" for i in range(suite.decode)]
+        instances = [
+            stack.instance(name, half, self._settings[half], tuple(range(index * per, (index + 1) * per)))
+            for index, name in enumerate(names)
+            for half in HALVES
+            if half[0] == name[0]
+        ]
+        prefill, decode = names[: suite.prefill], names[suite.prefill :]
+        return (*instances, router.router_process(suite.router, prefill, decode))
+
+    def _client(self, processes: tuple[ProcessPlan, ...]) -> ClientPlan:
+        servers = [process.name for process in processes if process.role != "router"]
+        entrance = "router" if any(process.role == "router" for process in processes) else servers[0]
+        command = [
+            "{python}", "-m", "workloads.client", "{dir}/workload.json",
+            "--url", f"http://127.0.0.1:{{port:{entrance}}}", "--out", "{dir}",
+        ]  # fmt: skip
+        for name in servers:
+            command += ["--flush-url", f"http://127.0.0.1:{{port:{name}}}"]
+        return ClientPlan(command=tuple(command), url_port=entrance, workload=self._workload())
+
+    def _workload(self) -> dict[str, Any]:
+        template = self._catalog.workloads[self._workload_id].spec
+        identity = self._cell().model_dump(include={"testbed", "suite", "row", "session"})
+        try:
+            known = load_template(template)["parameters"]
+            given = {name: value for name, value in self._parameters().items() if name in known}
+            tree = resolve_workload(template, given, identity).model_dump(mode="json")
+            rules = self._testbed.session
+            tree["timeouts"] |= {"ready_s": rules.ready_timeout_s, "deadline_s": rules.deadline_s}
+            return parse(tree).model_dump(mode="json")
+        except SpecError as error:
+            raise CatalogError(f"workload {self._workload_id}: {error}") from None
+
+    def _parameters(self) -> dict[str, Any]:
+        rules, shape = self._testbed.session, self._shape
+        is_colocated = self._testbed.placement == "colocated"
+        return {
+            "input_len": shape.input_len,
+            "output_len": shape.output_len,
+            "shared_ratio": shape.shared_ratio,
+            "groups": self._catalog.workloads[self._workload_id].groups,
+            "concurrency": shape.concurrency,
+            "vocab_low": self._model.vocab_low,
+            "vocab_high": self._model.vocab_high,
+            "passes": rules.passes,
+            "requests_per_pass": rules.requests_per_pass.get(self._workload_id),
+            "prime_repeats": 1 if is_colocated else self._entry.suite.prefill,
+            "page_size": self._settings["prefill"]["cache.page_size"],
+            "min_window_s": rules.min_window_s,
+            "max_loop_lag_p99_ms": rules.max_loop_lag_p99_ms,
+            "max_noise": rules.max_noise,
+            "gpu": "required" if self._testbed.platform == "cuda" else "absent",
+            "stall_s": rules.stall_s,
+        }
+
+    def _labels(self) -> dict[str, Any]:
+        decode = self._settings["decode"]
+        speculates = decode.get("speculation.method", "off") != "off"
+        forced = decode.get("speculation.force_accept_length")
+        colocated = self._testbed.placement == "colocated"
+        suite = self._entry.suite
+        return {
+            "weights": self._model.weights_label,
+            "acceptance": ("forced" if forced else "natural") if speculates else "none",
+            "forced_accept_length": forced if speculates else None,
+            "admission": "transfer" if not colocated else "colocated",
+            "topology": "colocated" if colocated else f"{suite.prefill}p{suite.decode}d",
+            "lengths": "published" if self._shape == self._published else "scaled",
+            "platform": self._testbed.platform,
+            **self._testbed.labels,
+        }
+
+    def _model_facts(self) -> dict[str, Any]:
+        return {
+            "name": self._testbed.model,
+            "what": self._model.what,
+            "path": self._model.path,
+            "weights": self._model.weights,
+            "build": list(self._model.build),
+        }
+
+
+def _conditions(shape: Shape) -> dict[str, Any]:
+    return {
+        "input_len": shape.input_len,
+        "output_len": shape.output_len,
+        "shared_ratio": shape.shared_ratio,
+        "concurrency": shape.concurrency,
+    }
