@@ -80,13 +80,14 @@ class DecodePlanner:
             self._place(plan, request)
 
     def _resume(self, plan: StepPlan) -> None:
-        """Bring swapped requests back while they fit and leave everyone running a page to grow."""
+        """Bring swapped requests back while they fit and leave a page to grow for everyone who then runs."""
         book, memory = self._book, self._memory
         while book.swapped and len(book.running) < self._max_running:
             request = book.swapped[0]
             if request.num_inflight or request.slot:
                 return
-            indices = memory.resume(request, spare=len(book.running))
+            others = len(book.running)
+            indices = memory.resume(request, spare=others + 1 if others else 0)
             if indices is None:
                 return
             book.swapped.popleft()
@@ -114,7 +115,7 @@ class DecodePlanner:
     def _make_way(self, plan: StepPlan, needy: Request) -> None:
         """Free pages for `needy`: unfinished prompts first, then the youngest running request, which may be itself."""
         book = self._book
-        if book.is_memory_coming or self._yield_prefill():
+        if book.is_memory_coming or plan.swap_ins or self._yield_prefill():
             return
         victim = book.running[-1]
         if victim is not needy or len(book.running) > 1:

@@ -6,6 +6,7 @@ launched step and no transfer can touch its pages; the scheduler sees to that be
 """
 
 from stack.cache.prefix import PrefixCache
+from stack.core.plan import PageEntries
 from stack.scheduler.request import Request
 
 
@@ -25,6 +26,8 @@ class Memory:
         self.page_size = cache.page_size
         self.epoch = 0
         """Grows whenever memory returns: what did not fit may fit now."""
+        self.repointed: list[tuple[Request, list[int]]] = []
+        """Requests whose device page table is to learn of pages that `keep` changed, with their indices."""
         self._page_bytes = page_bytes
         self._slot_bytes = slot_bytes
         self._swap_free = swap_bytes
@@ -95,11 +98,22 @@ class Memory:
         """Publish the prompt's whole pages up to `num_tokens`; the slot that its state is to be copied to, or 0.
 
         Called when the step that computes them is planned: whoever shares them runs in a later step of one stream.
+        Where the cache has the same page already the request takes that one; its table learns so before its next step.
         """
         assert request.lease
         slot = 0 if num_tokens % self.page_size else self.cache.reserve_snapshot(request.lease)
-        self.cache.publish(request.lease, num_tokens, repoint=False, snapshot=slot)
+        changed = self.cache.publish(request.lease, num_tokens, snapshot=slot)
+        if changed:
+            self.repointed.append((request, changed))
+            self.epoch += 1
         return slot
+
+    def take_repointed(self, entries: PageEntries) -> None:
+        """Move the page-table entries that `keep` changed into a plan."""
+        for request, indices in self.repointed:
+            for index in indices if request.slot else ():
+                entries.extend(request.slot, index, [request.pages[index]])
+        self.repointed = []
 
     def keep_arrived(self, request: Request) -> None:
         """Publish the pages of a prompt whose transfer is complete; the request takes the cache's own where it has

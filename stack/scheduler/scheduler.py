@@ -177,16 +177,22 @@ class Scheduler:
         return len(self._under_way)
 
     def plan(self) -> StepPlan | None:
-        """The next step, or None when nothing can run before something else happens."""
-        plan = StepPlan(step=self._step, kind="memory", drops=self._drops)
-        batch = self._fill(plan)
-        moved = self._moved(plan, batch)
-        if not (batch or moved or plan.drops):
-            return None
-        self._drops = []
-        self._step += 1
-        self._under_way.append(_UnderWay(plan, batch, moved))
-        return plan
+        """The next step, or None when nothing can run before something else happens.
+
+        Somebody may give way without a step under way; what that frees is there for a second look.
+        """
+        for _ in range(2):
+            self._settle()
+            plan = StepPlan(step=self._step, kind="memory", drops=self._drops)
+            self.memory.take_repointed(plan.entries)
+            batch = self._fill(plan)
+            moved = self._moved(plan, batch)
+            if batch or moved or plan.drops or plan.entries.pages:
+                self._drops = []
+                self._step += 1
+                self._under_way.append(_UnderWay(plan, batch, moved))
+                return plan
+        return None
 
     def process(self, result: StepResult) -> None:
         """Take in the oldest step under way."""
