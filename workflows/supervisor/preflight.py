@@ -23,7 +23,8 @@ def check(plan: Plan) -> None:
     free = shutil.disk_usage(ROOT).free
     if free < NEEDED_DISK_BYTES:
         raise SessionError("disk_full", f"only {free / 2**20:.0f} MiB are free on the disk; a session needs 256 MiB")
-    ensure_model(plan.model)
+    if plan.model:
+        ensure_model(plan.model)
 
 
 def _check_packages(plan: Plan) -> None:
