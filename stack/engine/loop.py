@@ -5,7 +5,7 @@ n's tokens after that; without, each step is taken in before the next is planned
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from stack.core.plan import StepPlan, StepResult
 from stack.scheduler import Scheduler
@@ -20,25 +20,28 @@ class LaunchedStep(Protocol):
         ...
 
 
-class StepRunner(Protocol):
+Launched = TypeVar("Launched", bound=LaunchedStep)
+
+
+class StepRunner(Protocol[Launched]):
     """What the loop needs of a runner."""
 
-    def launch(self, plan: StepPlan) -> LaunchedStep:
+    def launch(self, plan: StepPlan) -> Launched:
         """Enqueue a step without waiting for it."""
         ...
 
-    def collect(self, handle: LaunchedStep) -> StepResult:
+    def collect(self, handle: Launched) -> StepResult:
         """Wait for a step."""
         ...
 
 
-class Loop:
+class Loop(Generic[Launched]):
     """Drives one scheduler and one runner, one `turn` at a time."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: StepRunner,
+        runner: StepRunner[Launched],
         *,
         overlap: bool,
         on_step: Callable[[StepPlan, StepResult], None] | None = None,
@@ -47,7 +50,7 @@ class Loop:
         self._runner = runner
         self._overlap = overlap
         self._on_step = on_step
-        self._under_way: LaunchedStep | None = None
+        self._under_way: Launched | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -64,7 +67,7 @@ class Loop:
             self._take_in(launched)
         return plan is not None or launched is not None
 
-    def _take_in(self, launched: LaunchedStep) -> None:
+    def _take_in(self, launched: Launched) -> None:
         result = self._runner.collect(launched)
         self.scheduler.process(result)
         if self._on_step is not None:

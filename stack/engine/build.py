@@ -1,0 +1,104 @@
+"""From a configuration to an instance that can step: weights, pools sized by the memory plan, runner and scheduler."""
+
+from dataclasses import dataclass
+
+import torch
+
+from stack.cache import CacheLayout, cache_layout, prefix_cache
+from stack.cache.budget import MemoryPlan, plan_memory
+from stack.cache.layout import geometries
+from stack.cache.pages import PagePool
+from stack.cache.states import StatePool, model_memory
+from stack.config import EngineConfig
+from stack.core.clock import Clock
+from stack.core.errors import ConfigError
+from stack.core.geometry import ModelGeometry
+from stack.core.memory import ModelMemory
+from stack.kernels import BoundOp
+from stack.kernels.sample import OP as SAMPLE
+from stack.models import TargetModel, load_model
+from stack.runner import Runner, SlotTable, Speculator, build_runner, new_slot_table
+from stack.scheduler import Limits, Memory, Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """Everything of one worker but its loop and its sockets."""
+
+    config: EngineConfig
+    geometry: ModelGeometry
+    layout: CacheLayout
+    plan: MemoryPlan
+    pages: PagePool
+    states: StatePool
+    runner: Runner
+    scheduler: Scheduler
+    impls: dict[str, str]
+    """Op -> the implementation that was bound."""
+
+    def close(self) -> None:
+        """End the runner's stream."""
+        self.runner.close()
+
+
+def build_instance(config: EngineConfig, clock: Clock) -> Instance:
+    """Load the model and allocate what the memory plan says. Raises ConfigError, CapacityError and their kin."""
+    device = torch.device(config.model.device)
+    if device.type == "cpu":
+        torch.set_num_threads(config.model.num_threads)
+    free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    geometry, _, draft = geometries(config)
+    layout = cache_layout(geometry, config, draft)
+    plan = plan_memory(config, free_bytes=free_bytes)
+    model = load_model(config, device)
+    sample = SAMPLE.bind(config.kernels.sample, device.type)
+    pages = PagePool(layout, plan.num_pages, device)
+    states = StatePool(
+        layout, plan.num_slots, plan.num_ring_entries, device, num_snapshot_entries=plan.num_snapshot_entries
+    )
+    memory = model_memory(pages, states, index_workspace_bytes=plan.index_workspace_bytes)
+    slots = new_slot_table(config, plan.num_slots, plan.max_context, device)
+    runner = build_runner(
+        config,
+        model,
+        pages,
+        states,
+        memory,
+        slots,
+        sample,
+        max_running=plan.max_running,
+        speculator=_speculator(config, model, memory, slots, sample),
+    )
+    return Instance(
+        config=config,
+        geometry=geometry,
+        layout=layout,
+        plan=plan,
+        pages=pages,
+        states=states,
+        runner=runner,
+        scheduler=build_scheduler(config, geometry, plan, clock),
+        impls={**model.impls, "sample": sample.impl},
+    )
+
+
+def build_scheduler(config: EngineConfig, geometry: ModelGeometry, plan: MemoryPlan, clock: Clock) -> Scheduler:
+    """The scheduler over a memory plan's pages and slots; needs no device."""
+    layout = plan.load.layout
+    memory = Memory(
+        prefix_cache(config, num_pages=plan.num_pages, num_slots=plan.num_slots),
+        page_bytes=layout.page_bytes,
+        slot_bytes=layout.slot_bytes,
+        swap_bytes=config.cache.swap_bytes,
+        slots_per_request=config.cache.slots_per_request,
+    )
+    limits = Limits(plan.max_context, plan.max_running, geometry.vocab_size, geometry.eos_token_ids)
+    return Scheduler(config, limits, memory, clock)
+
+
+def _speculator(
+    config: EngineConfig, model: TargetModel, memory: ModelMemory, slots: SlotTable, sample: BoundOp
+) -> Speculator | None:
+    if config.speculation.method == "off":
+        return None
+    raise ConfigError(f"speculation.method: {config.speculation.method} cannot run in this build; use off")
