@@ -73,11 +73,13 @@ def _keys(codes_NQD: Tensor, scale_NQ: Tensor | None, pages: Tensor, num_pools: 
 
 def _scores(q_nHD: Tensor, weight_nH: Tensor, keys_PD: Tensor, num_pools: int) -> Tensor:
     rows, heads = q_nHD.shape[:2]
+    if num_pools == 0:
+        return q_nHD.new_zeros(rows, _POOL_TILE)
     tiles = []
     for tile in keys_PD[: -(-num_pools // _POOL_TILE) * _POOL_TILE].split(_POOL_TILE):
         scores = tiled_matmul(q_nHD.flatten(0, 1), tile).view(rows, heads, _POOL_TILE).relu_()
         tiles.append(torch.bmm(weight_nH[:, None], scores)[:, 0])
-    return torch.cat(tiles, 1) if tiles else q_nHD.new_zeros(rows, _POOL_TILE)
+    return torch.cat(tiles, 1)
 
 
 def _best_pools(scores_nP: Tensor, candidates_n: Tensor, budget: int) -> Tensor:
