@@ -64,7 +64,8 @@ class CacheConfig:
     prefix: Literal["none", "hybrid_radix", "kv_radix"] = "none"
     """Prefix cache: pages and states (prefill, single), or pages alone (decode)."""
     budget_bytes: int | None = None
-    """Bytes for pages, slots, rings and workspaces together. None: `mem_fraction` of what the device has free."""
+    """Bytes for pages, slots, rings and workspaces together. None: on a GPU `mem_fraction` of what is free, less
+    weights, graphs and activations; on the CPU, whose memory processes share, 256 MiB."""
     mem_fraction: float = 0.85
     """Share of the device's memory that weights, caches and workspaces may take."""
     pool_split: Literal["solved", "auto"] = "solved"

@@ -271,10 +271,15 @@ def cache_layout(geometry: ModelGeometry, config: EngineConfig, draft: DraftGeom
 
 def layout_from_config(config: EngineConfig) -> CacheLayout:
     """The layout from the `config.json` files that `config` points at. Raises ConfigError as they do."""
-    geometry = ModelGeometry.from_file(Path(config.model.path))
-    is_drafted = config.speculation.method == "dflash2"
-    draft = DraftGeometry.from_file(Path(config.speculation.draft_path)) if is_drafted else None
-    return cache_layout(geometry, config, draft)
+    return cache_layout(*geometries(config))
+
+
+def geometries(config: EngineConfig) -> tuple[ModelGeometry, EngineConfig, DraftGeometry | None]:
+    """What `cache_layout` takes: the model's geometry, cut to `model.num_layers`, and the draft's where one drafts."""
+    geometry = ModelGeometry.from_file(Path(config.model.path)).truncated(config.model.num_layers)
+    if config.speculation.method != "dflash2":
+        return geometry, config, None
+    return geometry, config, DraftGeometry.from_file(Path(config.speculation.draft_path))
 
 
 def explain_mismatch(ours: dict[str, str], theirs: dict[str, str]) -> str:

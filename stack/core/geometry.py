@@ -4,7 +4,7 @@ Knows the checkpoint's field names (design of GLM-5.3-Flash, `glm5_next`) and no
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +50,8 @@ class ModelGeometry:
     num_mtp_layers: int
     max_context: int
     eos_token_ids: tuple[int, ...]
+    is_fp8: bool = False
+    """Whether the checkpoint stores the linears of MLPs, experts and DSA layers as block-scaled FP8."""
 
     @property
     def num_layers(self) -> int:
@@ -81,6 +83,15 @@ class ModelGeometry:
         """Channels of the short convolution: q, k and v of every head."""
         return 3 * self.kda_num_heads * self.kda_head_dim
 
+    def truncated(self, num_layers: int | None) -> "ModelGeometry":
+        """The first `num_layers` layers (None keeps all). Raises ConfigError for a number the model does not have."""
+        if num_layers is None:
+            return self
+        if not 1 <= num_layers <= self.num_layers:
+            raise ConfigError(f"model.num_layers must lie between 1 and {self.num_layers}, not {num_layers}")
+        kinds, mlps = self.layer_kinds[:num_layers], self.mlp_kinds[:num_layers]
+        return replace(self, layer_kinds=kinds, mlp_kinds=mlps)
+
     @classmethod
     def from_file(cls, path: Path) -> "ModelGeometry":
         """Read `config.json` in the folder `path` (or the file itself). Raises ConfigError when it is unusable."""
@@ -97,7 +108,7 @@ class ModelGeometry:
         """Build from a Hugging Face config, flat or under `text_config`. Raises ConfigError for a missing field."""
         text = config.get("text_config", config)
         try:
-            return cls(**_fields(text))
+            return cls(**_fields(text), is_fp8=_is_fp8(config) or _is_fp8(text))
         except KeyError as error:
             raise ConfigError(f"the model's config.json lacks the field {error}") from None
 
@@ -157,6 +168,10 @@ def _fields(text: dict[str, Any]) -> dict[str, Any]:
         "max_context": text["max_position_embeddings"],
         "eos_token_ids": tuple(eos) if isinstance(eos, list | tuple) else (eos,),
     }
+
+
+def _is_fp8(config: dict[str, Any]) -> bool:
+    return (config.get("quantization_config") or {}).get("quant_method") == "fp8"
 
 
 def _lower_bound(linear: dict[str, Any]) -> float:

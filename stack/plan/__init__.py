@@ -1,0 +1,1 @@
+"""`python -m stack.plan`: what an instance would allocate, without loading weights."""
