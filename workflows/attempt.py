@@ -32,20 +32,24 @@ KEPT_OF_FAILURES = ("plan.json", "provenance.json")
 class Attempt:
     """One try at a plan."""
 
-    def __init__(self, plan: Plan, out: Path) -> None:
+    def __init__(self, plan: Plan, out: Path, log: Path | None = None) -> None:
         self.plan = plan
         self.out = out
         self.folder = _next_folder(out / "attempts")
         self.provenance: dict[str, Any] = {"commands": {}, "ports": {}, "timings_s": {}, "exit_codes": {}, "killed": []}
         self._started_unix_s = time.time()
-        self._log = self.folder / "session.log"
+        self._logs = [self.folder / "session.log", *([log] if log else [])]
+        if log:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("")
         write_json(self.folder / "plan.json", plan.to_json())
 
     def say(self, sentence: str) -> None:
         """A line for the person who waits, kept in the log."""
         line = f"{self.plan.cell.name}: {sentence}"
-        with self._log.open("a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%H:%M:%S')} {sentence}\n")
+        for path in self._logs:
+            with path.open("a", encoding="utf-8") as log:
+                log.write(f"{time.strftime('%H:%M:%S')} {sentence}\n")
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
@@ -114,6 +118,8 @@ def _place(source: Path | None, target: Path) -> None:
     """Give `target` the content of `source` in one step; without a source there is no target."""
     if source is None or not source.exists():
         target.unlink(missing_ok=True)
+        return
+    if target.exists() and target.read_bytes() == source.read_bytes():
         return
     beside = target.with_name(f".{target.name}.new")
     beside.unlink(missing_ok=True)

@@ -255,11 +255,16 @@ FILES: dict[str, type[BaseModel]] = {
 }
 
 
+def schema_text(model: type[BaseModel]) -> str:
+    """The JSON schema of one kind of file."""
+    body = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    return json.dumps(body, indent=1, sort_keys=True) + "\n"
+
+
 def main() -> None:
     """Write one JSON schema for each kind of file."""
     for name, model in FILES.items():
-        text = json.dumps(model.model_json_schema(), indent=1, sort_keys=True) + "\n"
-        (CONFIG_FOLDER / "schemas" / f"{name}.schema.json").write_text(text)
+        (CONFIG_FOLDER / "schemas" / f"{name}.schema.json").write_text(schema_text(model))
 
 
 if __name__ == "__main__":

@@ -48,12 +48,14 @@ class Interrupt:
         self.name = self.name or signal.Signals(number).name
 
 
-def run_session(plan: Plan, out: Path, *, wait_s: float = 7200.0, state: Path | None = None) -> dict[str, object]:
+def run_session(
+    plan: Plan, out: Path, *, wait_s: float = 7200.0, state: Path | None = None, log: Path | None = None
+) -> dict[str, object]:
     """Carry out a plan; returns what went into status.json. Never raises for what happens to the session."""
     interrupt = Interrupt()
     interrupt.install()
     become_subreaper()
-    attempt = Attempt(plan, out)
+    attempt = Attempt(plan, out, log)
     started = time.monotonic()
     try:
         folder = state or host.state_folder()
@@ -91,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--on-failure", choices=("record", "stop"), default="stop", help="record: a failure is a result too"
     )
+    parser.add_argument("--log", type=Path, help="where to repeat what is said on standard error")
     parser.add_argument("--wait-s", type=float, default=7200.0, help="how long to wait for another session to end")
     options = parser.parse_args(arguments)
     try:
@@ -98,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WorkflowError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    status = run_session(plan, options.out, wait_s=options.wait_s)
+    status = run_session(plan, options.out, wait_s=options.wait_s, log=options.log)
     if status["status"] == "ok":
         return 0
     if status["kind"] == "interrupted":

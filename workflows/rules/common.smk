@@ -1,0 +1,10 @@
+import sys
+
+PYTHON = sys.executable
+selection = Selection(config)
+RESULT = f"results/{selection.folder}/{{suite}}/{{row}}/{{workload}}/s{{session}}"
+
+
+localrules:
+    report,
+    all,

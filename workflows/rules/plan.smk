@@ -1,0 +1,13 @@
+rule plan:
+    output:
+        RESULT + "/plan.json",
+    log:
+        f"logs/{selection.folder}/{{suite}}/{{row}}/{{workload}}/s{{session}}/plan.log",
+    params:
+        cell=selection.cell_key,
+        testbed=selection.testbed,
+        engine=selection.engine,
+    shell:
+        "{PYTHON} -m workflows.plan --testbed {params.testbed} --engine {params.engine}"
+        " --row {wildcards.suite}/{wildcards.row} --workload {wildcards.workload}"
+        " --session {wildcards.session} --out {output} > {log} 2>&1"

@@ -1,0 +1,19 @@
+# One start of the servers. It holds the whole machine; the supervisor takes a host lock as well.
+rule session:
+    input:
+        plan=ancient(RESULT + "/plan.json"),
+        model=ancient(selection.model_file),
+    output:
+        RESULT + "/status.json",
+    log:
+        f"logs/{selection.folder}/{{suite}}/{{row}}/{{workload}}/s{{session}}/session.log",
+    priority: selection.place
+    resources:
+        machine=1,
+    params:
+        cell=selection.cell_key,
+        measures=selection.measured_by,
+        on_failure=selection.on_failure,
+        folder=subpath(output[0], parent=True),
+    shell:
+        "exec {PYTHON} -m workflows.session {input.plan} {params.folder} --on-failure {params.on_failure} --log {log}"

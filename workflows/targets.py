@@ -1,0 +1,113 @@
+"""What the Snakefile asks: which files a selection of rows comes to, and what each session depends on.
+
+Knows nothing of rules. Everything is derived from the configuration, never from files that happen to lie around.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from workflows.blocks import order
+from workflows.catalog import Catalog, CatalogRow, load_catalog
+from workflows.errors import WorkflowError
+from workflows.identity import MEASURE_VERSION, measured_code
+from workflows.plan import Plan
+from workflows.planner import plan_session
+from workflows.resolution import Resolution, resolve
+
+ID = r"[a-z0-9_]+"
+
+
+class Selection:
+    """The rows, testbed and number of sessions that a configuration asks for."""
+
+    def __init__(self, config: Mapping[str, Any], catalog: Catalog | None = None) -> None:
+        self.catalog = catalog or load_catalog()
+        self.testbed: str = config["testbed"]
+        self.engine: str = config["engine"]
+        self.sessions = int(config["sessions"])
+        self.seed = int(config["seed"])
+        self.on_failure: str = config["on_failure"]
+        self._patterns = _patterns(config["rows"])
+
+    @functools.cached_property
+    def resolutions(self) -> list[Resolution]:
+        """Every selected row, resolved; those that do not run carry their reason. Raises CatalogError."""
+        self.catalog.testbed(self.testbed)
+        demo = self.catalog.config.demo.get(self.testbed, ())
+        entries = self.catalog.select(self._patterns or demo or self.catalog.suites)
+        return [resolve(self.catalog, entry, self.testbed, self.engine) for entry in entries]
+
+    @property
+    def runnable(self) -> list[CatalogRow]:
+        """Selected rows that run here. Raises WorkflowError when a row was asked for by name and does not run."""
+        for resolution in self.resolutions:
+            if resolution.status != "runnable" and resolution.entry.name in self._patterns:
+                raise WorkflowError(f"{resolution.entry.name} does not run on {self.testbed}: {resolution.reason}")
+        return [resolution.entry for resolution in self.resolutions if resolution.status == "runnable"]
+
+    @functools.cached_property
+    def folders(self) -> list[str]:
+        """`testbed/suite/row/workload/sK` of every selected session, in the order of running."""
+        cells = [
+            f"{entry.suite_id}/{entry.row.id}/{workload}" for entry in self.runnable for workload in entry.workloads
+        ]
+        return [f"{self.folder}/{cell}/s{session}" for cell, session in order(cells, self.sessions, self.seed)]
+
+    @property
+    def metrics_files(self) -> list[str]:
+        """metrics.json of every selected session."""
+        return [f"results/{folder}/metrics.json" for folder in self.folders]
+
+    @property
+    def metric_definitions(self) -> str:
+        """Digest of what turns records into values."""
+        return measured_code("sglang", "any")
+
+    @property
+    def folder(self) -> str:
+        """Folder of the testbed under `results/`."""
+        default = self.catalog.testbed(self.testbed).engine
+        return self.testbed if self.engine in ("default", default) else f"{self.testbed}_{self.engine}"
+
+    def plan(self, wildcards: Mapping[str, str]) -> Plan:
+        """The plan of the session that these wildcards name."""
+        return _plan(
+            f"{wildcards['suite']}/{wildcards['row']}",
+            wildcards["workload"],
+            self.testbed,
+            int(wildcards["session"]),
+            self.engine,
+        )
+
+    def cell_key(self, wildcards: Mapping[str, str]) -> str:
+        """What the session's settings come to, as one canonical text."""
+        return self.plan(wildcards).key
+
+    def measured_by(self, wildcards: Mapping[str, str]) -> str:
+        """The version of measuring and the digest of the code that the session runs."""
+        plan = self.plan(wildcards)
+        platform = self.catalog.testbed(self.testbed).platform
+        return f"{MEASURE_VERSION}-{measured_code(plan.cell.engine, platform)}"
+
+    def place(self, wildcards: Mapping[str, str]) -> int:
+        """Priority of a session: the earlier in its block, the higher."""
+        folder = (
+            f"{self.folder}/{wildcards['suite']}/{wildcards['row']}/{wildcards['workload']}/s{wildcards['session']}"
+        )
+        return len(self.folders) - self.folders.index(folder) if folder in self.folders else 0
+
+    def model_file(self, wildcards: Mapping[str, str]) -> str:
+        """The checkpoint that the session serves."""
+        return f"{self.plan(wildcards).model['path']}/config.json"
+
+
+def _patterns(rows: Any) -> list[str]:
+    if isinstance(rows, str):
+        return [part for part in rows.replace(",", " ").split() if part]
+    return list(rows or ())
+
+
+@functools.cache
+def _plan(row: str, workload: str, testbed: str, session: int, engine: str) -> Plan:
+    return plan_session(row, workload, testbed_id=testbed, session=session, engine=engine)
