@@ -23,7 +23,6 @@ _BACKLOG = 2048
 _NOISE = (
     "ASGI callable returned without completing response.",  # how a stream is broken on purpose
     "Invalid HTTP request received.",
-    "Unsupported upgrade request.",
 )
 
 
@@ -104,3 +103,6 @@ class _Protocol(HttpToolsProtocol):
         """The body begins."""
         self._is_in_header = False
         super().on_headers_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A client may offer another protocol; it is answered in this one."""

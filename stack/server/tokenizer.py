@@ -42,7 +42,8 @@ class TokenText:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. Raises RequestError for text that is not Unicode (a lone surrogate)."""
         try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            # the batch call without offsets is twice as fast and lets other threads run
+            ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except (UnicodeEncodeError, TypeError):
             raise RequestError("the prompt holds a lone surrogate, which is not Unicode text") from None
         return ids
