@@ -11,14 +11,12 @@ from stack.cache.pages import PagePool
 from stack.cache.states import StatePool, model_memory
 from stack.config import EngineConfig
 from stack.core.clock import Clock
-from stack.core.errors import ConfigError
 from stack.core.geometry import ModelGeometry
-from stack.core.memory import ModelMemory
-from stack.kernels import BoundOp
 from stack.kernels.sample import OP as SAMPLE
-from stack.models import TargetModel, load_model
-from stack.runner import Runner, SlotTable, Speculator, build_runner, new_slot_table
+from stack.models import load_model
+from stack.runner import Runner, build_runner, new_slot_table
 from stack.scheduler import Limits, Memory, Scheduler
+from stack.speculation import build_speculator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
         slots,
         sample,
         max_running=plan.max_running,
-        speculator=_speculator(config, model, memory, slots, sample),
+        speculator=build_speculator(config, model, memory, pages, states, sample),
     )
     return Instance(
         config=config,
@@ -94,11 +92,3 @@ def build_scheduler(config: EngineConfig, geometry: ModelGeometry, plan: MemoryP
     )
     limits = Limits(plan.max_context, plan.max_running, geometry.vocab_size, geometry.eos_token_ids)
     return Scheduler(config, limits, memory, clock)
-
-
-def _speculator(
-    config: EngineConfig, model: TargetModel, memory: ModelMemory, slots: SlotTable, sample: BoundOp
-) -> Speculator | None:
-    if config.speculation.method == "off":
-        return None
-    raise ConfigError(f"speculation.method: {config.speculation.method} cannot run in this build; use off")

@@ -4,6 +4,7 @@ With `scheduler.overlap` the host plans and launches step n + 1 while the device
 n's tokens after that; without, each step is taken in before the next is planned. Knows no sockets.
 """
 
+import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -51,6 +52,8 @@ class Loop(Generic[Launched]):
         self._overlap = overlap
         self._on_step = on_step
         self._under_way: Launched | None = None
+        self.host_s: dict[str, float] = {}
+        """Seconds that parts of the last turn took on the host."""
 
     @property
     def is_idle(self) -> bool:
@@ -59,8 +62,11 @@ class Loop(Generic[Launched]):
 
     def turn(self) -> bool:
         """Launch what can run and take in what is done; False when there was nothing of either."""
+        begun_s = time.perf_counter()
         plan = self.scheduler.plan()
+        planned_s = time.perf_counter()
         launched = self._runner.launch(plan) if plan is not None else None
+        self.host_s = {"plan_s": planned_s - begun_s, "launch_s": time.perf_counter() - planned_s}
         if self._overlap:
             launched, self._under_way = self._under_way, launched
         if launched is not None:
@@ -68,7 +74,10 @@ class Loop(Generic[Launched]):
         return plan is not None or launched is not None
 
     def _take_in(self, launched: Launched) -> None:
+        begun_s = time.perf_counter()
         result = self._runner.collect(launched)
+        waited_s = time.perf_counter()
         self.scheduler.process(result)
+        self.host_s |= {"wait_s": waited_s - begun_s, "process_s": time.perf_counter() - waited_s}
         if self._on_step is not None:
             self._on_step(launched.plan, result)

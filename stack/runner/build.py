@@ -60,9 +60,9 @@ def build_runner(
             device=device,
         ),
         moves=Moves(pages, states),
+        speculator=guess,
         device=device,
         max_rows=max(states.num_slots, max_running) + 1,
-        width=guess.width,
         war_barrier=config.scheduler.war_barrier,
     )
 

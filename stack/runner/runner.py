@@ -7,7 +7,6 @@ Between two launches the host must not overwrite the staging buffer before the d
 is the one place that sees to it.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -22,6 +21,7 @@ from stack.runner.moves import Moves
 from stack.runner.packing import Packer, Transfer
 from stack.runner.prefill import PrefillSteps, prefill_arrays
 from stack.runner.slots import SlotTable, slot_arrays
+from stack.runner.speculator import Speculator
 from stack.runner.stream import Stream, Submitted
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ class Runner:
         prefill: PrefillSteps,
         decode: DecodeSteps,
         moves: Moves,
+        speculator: Speculator,
         device: torch.device,
         max_rows: int,
-        width: int,
         war_barrier: Literal["early", "deferred"],
     ) -> None:
         self._stream = stream
@@ -80,17 +80,15 @@ class Runner:
         self._prefill = prefill
         self._decode = decode
         self._moves = moves
+        self.speculator = speculator
         self._war_barrier = war_barrier
         self._packer = Packer(device, 1 << 20)
-        self._outputs = [Output(max_rows, width, device) for _ in range(_MAX_UNDER_WAY)]
+        self._outputs = [Output(max_rows, speculator.width, device) for _ in range(_MAX_UNDER_WAY)]
         self._last: Submitted | None = None
         self._num_launched = 0
-        self.host_s = 0.0
-        """Seconds that the last `launch` took on the host."""
 
     def launch(self, plan: StepPlan) -> StepHandle:
         """Enqueue a step. Never waits for the forward of the step before, unless `war_barrier` is `early`."""
-        begun_s = time.perf_counter()
         if self._war_barrier == "deferred":
             self._await_inputs_read()
         self._packer.pack(self._arrays(plan))
@@ -100,7 +98,6 @@ class Runner:
         self._last = submitted
         if self._war_barrier == "early":
             self._await_inputs_read()
-        self.host_s = time.perf_counter() - begun_s
         return StepHandle(plan, submitted, output)
 
     def collect(self, handle: StepHandle) -> StepResult:
@@ -115,6 +112,10 @@ class Runner:
             firsts = iter(output.token_RW[: len(plan.prefill), 0].tolist())
             tokens = [[next(firsts)] if row.ends_prompt else [] for row in plan.prefill]
         return StepResult(step=plan.step, tokens=tokens, device_s=handle.submitted.elapsed_s())
+
+    def submit(self, work: "Callable[[], None]") -> None:
+        """Run `work` in stream order, between two steps."""
+        self._stream.submit(lambda inputs_read: work())
 
     def close(self) -> None:
         """Finish what is under way."""

@@ -95,7 +95,6 @@ class Book:
         matched: int | None = None,
         error: str | None = None,
         status: int = 200,
-        timing: dict[str, float] | None = None,
     ) -> None:
         """The last message about a request; it leaves the list of its phase and waits in `leaving`."""
         self.remove(request)
@@ -119,7 +118,7 @@ class Book:
                 num_verify=request.num_verify,
                 num_accepted_drafts=request.num_accepted_drafts,
                 num_swaps=request.num_swaps,
-                timing=timing_of(request) | (timing or {}),
+                timing=timing_of(request) | request.transfer,
             )
         )
 

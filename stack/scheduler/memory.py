@@ -127,6 +127,11 @@ class Memory:
         request.keys.extend(request.output[:-1])
         self.cache.publish(request.lease, request.length, repoint=False)
 
+    def flush(self) -> int:
+        """Drop every cached page and state that no request holds; the number of pages dropped."""
+        self.epoch += 1
+        return self.cache.flush()
+
     # -- giving way ----------------------------------------------------------------------------------------------
     def suspend(self, request: Request) -> list[int] | None:
         """Begin to swap a request out: indices of the pages to copy, or None when host memory does not suffice.

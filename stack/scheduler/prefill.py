@@ -22,7 +22,7 @@ class PrefillPlanner:
         self._max_running = max_running
         self._sends = sends
         self._budget = min(config.chunk_tokens, config.max_prefill_tokens)
-        self._reserve = config.reserve_output_tokens
+        self._reserve = 0 if sends else config.reserve_output_tokens
         self._blocked_at = -1
         if self._budget < memory.page_size:
             raise ConfigError(

@@ -67,9 +67,10 @@ class Request:
     """Names its bytes in the swap space while SWAPPED."""
     swap_bytes: int = 0
     """Host memory set aside for it while SWAPPED."""
-    queued_s: float = 0.0
-    """Clock at the moments that `timing` of the last message is made of; 0 before each."""
+    transfer: dict[str, float] = field(default_factory=dict)
+    """What moving its cache took, for `timing` of the last message."""
     started_s: float = 0.0
+    """Clock at the moments that `timing` of the last message is made of; 0 before each."""
     prefilled_s: float = 0.0
     arrived_s: float = 0.0
     finished_s: float = 0.0

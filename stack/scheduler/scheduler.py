@@ -61,7 +61,7 @@ class Scheduler:
         self.computed: list[Computed] = []
         """What the last `process` calls finished for transfers; the caller empties it."""
         self._clock = clock
-        self._width = config.speculation.width
+        self.width = config.speculation.width
         self._keeps_output = config.cache.prefix == "kv_radix"
         self._prefill = PrefillPlanner(
             self.book,
@@ -73,7 +73,7 @@ class Scheduler:
         self._decode = DecodePlanner(
             self.book,
             memory,
-            width=self._width,
+            width=self.width,
             max_running=limits.max_running,
             yield_prefill=self._prefill.give_way,
         )
@@ -147,16 +147,16 @@ class Scheduler:
     def arrived(self, request: Request, first_token: int, cached_tokens: int) -> None:
         """Decode instance: pages, slot and first token are here. `cached_tokens` were not computed on the other
         side."""
-        request.num_cached = max(request.num_cached, cached_tokens)
+        request.num_cached = cached_tokens
         self._receiver.arrived(request)
         self._take_decoded(request, [first_token], is_first=True)
         self._settle()
 
-    def sent(self, request: Request, timing: dict[str, float]) -> None:
+    def sent(self, request: Request) -> None:
         """Prefill instance: the other side has everything."""
         request.is_held = False
         if not request.is_finished:
-            self.book.say_last(request, request.output, "length", timing=timing)
+            self.book.say_last(request, request.output, "length")
         self._settle()
 
     def fail(self, request: Request, error: str, status: int) -> None:
@@ -262,7 +262,7 @@ class Scheduler:
 
     def _take_decoded(self, request: Request, tokens: list[int], *, is_first: bool = False) -> None:
         output, sampling, totals = request.output, request.sampling, self.book.totals
-        if not is_first and self._width > 1:
+        if not is_first and self.width > 1:
             request.num_verify += 1
             request.num_accepted_drafts += max(len(tokens) - 1, 0)
             totals.verifies += 1
@@ -313,7 +313,8 @@ class Scheduler:
         self.book.waiting.appendleft(request)
 
     def _check_size(self, message: Generate) -> None:
-        num_prompt, limit = len(message.token_ids), message.sampling.max_new_tokens
+        num_prompt = len(message.token_ids)
+        limit = 1 if self.config.role == "prefill" else message.sampling.max_new_tokens
         if not num_prompt:
             raise RequestError("the prompt is empty; send at least one token")
         vocab = self.limits.vocab_size
@@ -324,7 +325,7 @@ class Scheduler:
                 f"the prompt has {num_prompt} tokens and max_new_tokens is {limit}; "
                 f"together they must not exceed {self.limits.max_context}"
             )
-        pages, total = self.memory.pages_for(num_prompt + limit + self._width), self.memory.cache.pages.total
+        pages, total = self.memory.pages_for(num_prompt + limit + self.width), self.memory.cache.pages.total
         if pages > total:
-            most = total * self.memory.page_size - self._width
+            most = total * self.memory.page_size - self.width
             raise RequestError(f"the request needs {num_prompt + limit} tokens of cache; the instance has {most}")

@@ -1,0 +1,255 @@
+"""Between the scheduler and a hand-off: which request a room is, and what each side's events mean for it.
+
+One class a role, with the same few calls, so that the worker's loop does not ask what it is. Nothing here waits.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from stack.core.errors import RequestError
+from stack.core.messages import Generate
+from stack.disagg import Arrived, DecodeHandoff, Failed, PrefillHandoff, Released, Sent
+from stack.disagg.messages import TransferStats
+from stack.runner import Speculator
+from stack.scheduler import Request, Scheduler
+
+
+class Side(Protocol):
+    """One role's half of a hand-off."""
+
+    def begin(self, message: Generate) -> None:
+        """Take a request in. Raises RequestError when it cannot be taken; the other side knows then."""
+        ...
+
+    def before_plan(self) -> None:
+        """Act on what happened, before the next step is planned."""
+        ...
+
+    def after_step(self) -> None:
+        """Hand over what a step finished."""
+        ...
+
+    def ended(self, requests: Iterable[Request], reason: str, status: int) -> None:
+        """Requests were ended on this side."""
+        ...
+
+    def fileno(self) -> int | None:
+        """Readable when `before_plan` has something to do."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """Gauges for metrics."""
+        ...
+
+    def close(self) -> None:
+        """Stop."""
+        ...
+
+
+class NoSide:
+    """Role `single`, and decode with synthetic admission: nobody to hand over to. `admit` fills admitted memory."""
+
+    def __init__(self, scheduler: Scheduler, admit: Callable[[Request], int] | None = None) -> None:
+        self._scheduler = scheduler
+        self._admit = admit
+
+    def begin(self, message: Generate) -> None:
+        """Queue it."""
+        self._scheduler.add(message)
+
+    def before_plan(self) -> None:
+        """Let admitted requests arrive at once where their memory is made up."""
+        if self._admit is not None:
+            for request in self._scheduler.reserve():
+                self._scheduler.arrived(request, self._admit(request), request.num_cached)
+
+    def after_step(self) -> None:
+        """Nothing to hand over."""
+
+    def ended(self, requests: Iterable[Request], reason: str, status: int) -> None:
+        """Nobody to tell."""
+
+    def fileno(self) -> int | None:
+        """Nothing to wait for."""
+        return None
+
+    def counters(self) -> dict[str, float]:
+        """Nothing to count."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+class PrefillSide:
+    """Computes prompts, and sends pages as chunks finish."""
+
+    def __init__(self, handoff: PrefillHandoff, scheduler: Scheduler, speculator: Speculator) -> None:
+        self._handoff = handoff
+        self._scheduler = scheduler
+        self._speculator = speculator
+        self._rooms: dict[int, Request] = {}
+
+    def begin(self, message: Generate) -> None:
+        """Expect the decode side and queue the prompt."""
+        bootstrap = message.bootstrap
+        if bootstrap is None:
+            raise RequestError("a prefill instance needs bootstrap_host, bootstrap_port and bootstrap_room")
+        self._handoff.expect(bootstrap.room, message.rid, len(message.token_ids))
+        try:
+            self._rooms[bootstrap.room] = self._scheduler.add(message)
+        except RequestError as error:
+            self._handoff.fail(bootstrap.room, str(error), error.status)
+            raise
+
+    def before_plan(self) -> None:
+        """Finish what was sent, end what failed."""
+        for event in self._handoff.poll():
+            if isinstance(event, Sent) and (request := self._rooms.pop(event.room, None)):
+                request.transfer = timing_of(event.stats)
+                self._scheduler.sent(request)
+            elif isinstance(event, Failed) and (request := self._rooms.pop(event.room, None)):
+                self._scheduler.fail(request, event.reason, event.status)
+                self._scheduler.let_go(request)
+
+    def after_step(self) -> None:
+        """Give finished pages to the transfer; with the last ones, state and first token."""
+        done, self._scheduler.computed = self._scheduler.computed, []
+        for part in done:
+            request = part.request
+            if request.is_finished or request.bootstrap is None:
+                continue
+            room, first = request.bootstrap.room, part.first_index
+            self._handoff.send_pages(room, first, request.pages[first : first + part.num_pages])
+            if part.is_last:
+                extras = self._speculator.export_extras(request.slot)
+                self._handoff.send_last(
+                    room, request.slot, request.output[0], request.num_prompt, request.num_cached, extras
+                )
+
+    def ended(self, requests: Iterable[Request], reason: str, status: int) -> None:
+        """Tell the decode side; what is read from the memory from now on is never used."""
+        for request in requests:
+            if request.bootstrap and self._rooms.pop(request.bootstrap.room, None):
+                self._handoff.fail(request.bootstrap.room, reason, status)
+                self._scheduler.let_go(request)
+
+    def fileno(self) -> int | None:
+        """The hand-off's events."""
+        return self._handoff.fileno()
+
+    def counters(self) -> dict[str, float]:
+        """The hand-off's gauges, and the queues by the names that dashboards know."""
+        sending = self._scheduler.book.sending
+        return self._handoff.counters() | {"prefill_inflight_queue": len(sending)}
+
+    def close(self) -> None:
+        """Wait for writes under way."""
+        self._handoff.close()
+
+
+class DecodeSide:
+    """Reserves memory for prompts that a prefill instance computes, and lets them in when they are complete."""
+
+    def __init__(
+        self, handoff: DecodeHandoff, scheduler: Scheduler, speculator: Speculator, polling_interval: int
+    ) -> None:
+        self._handoff = handoff
+        self._scheduler = scheduler
+        self._speculator = speculator
+        self._polling_interval = polling_interval
+        self._polls = 0
+        self._rooms: dict[int, Request] = {}
+        self._transfer_s = 0.0
+        self._transfer_bytes = 0
+
+    def begin(self, message: Generate) -> None:
+        """Queue it, and let the prefill side know that it will be wanted."""
+        bootstrap = message.bootstrap
+        if bootstrap is None:
+            raise RequestError("a decode instance needs bootstrap_host, bootstrap_port and bootstrap_room")
+        self._handoff.announce(bootstrap, message.rid, len(message.token_ids))
+        try:
+            self._rooms[bootstrap.room] = self._scheduler.add(message)
+        except RequestError as error:
+            self._handoff.cancel(bootstrap.room, str(error))
+            raise
+
+    def before_plan(self) -> None:
+        """Take in arrivals every `polling_interval` steps, and reserve for who fits now."""
+        self._polls += 1
+        if self._polls % self._polling_interval == 0 or not self._scheduler.num_under_way:
+            for event in self._handoff.poll():
+                self._take(event)
+        for request in self._scheduler.reserve():
+            self._reserve(request)
+
+    def after_step(self) -> None:
+        """Nothing to hand over."""
+
+    def ended(self, requests: Iterable[Request], reason: str, status: int) -> None:
+        """Tell the prefill side; memory that it may write to is held until it has answered."""
+        del status
+        for request in requests:
+            room = request.bootstrap.room if request.bootstrap else -1
+            if room in self._rooms:
+                self._handoff.cancel(room, reason)
+                if not request.is_held:
+                    del self._rooms[room]
+
+    def fileno(self) -> int | None:
+        """The hand-off's events."""
+        return self._handoff.fileno()
+
+    def counters(self) -> dict[str, float]:
+        """The hand-off's gauges, and the queues by the names that dashboards know."""
+        book = self._scheduler.book
+        known = {
+            "decode_prealloc_queue": float(len(book.waiting)),
+            "decode_transfer_queue": float(len(book.receiving)),
+        }
+        if self._transfer_s:
+            known["transfer_latency_ms"] = 1e3 * self._transfer_s
+            known["transfer_speed_gb_s"] = self._transfer_bytes / self._transfer_s / 1e9
+        return self._handoff.counters() | known
+
+    def close(self) -> None:
+        """Say good-bye."""
+        self._handoff.close()
+
+    def _reserve(self, request: Request) -> None:
+        bootstrap, lease = request.bootstrap, request.lease
+        assert bootstrap and lease
+        size = self._scheduler.memory.page_size
+        first, end = lease.hit_tokens // size, self._scheduler.memory.pages_for(request.num_prompt)
+        self._handoff.reserve(
+            bootstrap, request.rid, lease.hit_tokens, lease.pages[first:end], request.slot, request.num_prompt
+        )
+
+    def _take(self, event: Arrived | Failed | Released) -> None:
+        request = self._rooms.get(event.room)
+        if request is None:
+            return
+        if isinstance(event, Failed):
+            self._scheduler.fail(request, event.reason, event.status)
+            if not request.is_held:
+                del self._rooms[event.room]
+            return
+        del self._rooms[event.room]
+        if isinstance(event, Released):
+            self._scheduler.let_go(request)
+            return
+        self._transfer_s, self._transfer_bytes = event.stats.tail_s, event.stats.num_bytes
+        self._speculator.import_extras(request.slot, event.extras)
+        request.transfer = timing_of(event.stats)
+        self._scheduler.arrived(request, event.first_token, event.cached_tokens)
+
+
+def timing_of(stats: TransferStats) -> dict[str, float]:
+    """A transfer's numbers as they go into a request's timing."""
+    return {
+        "transfer_bytes": float(stats.num_bytes),
+        "transfer_descriptors": float(stats.num_descriptors),
+        "transfer_write_s": stats.write_s,
+        "transfer_tail_s": stats.tail_s,
+    }
