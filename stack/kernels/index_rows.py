@@ -18,7 +18,7 @@ def rotate(x: Tensor) -> Tensor:
     width = x.shape[-1]
     y, stride = x.to(torch.bfloat16).float(), 1
     while stride < width:
-        pairs = y.view(*x.shape[:-1], -1, 2, stride)
+        pairs = y.view(*x.shape[:-1], width // (2 * stride), 2, stride)
         a, b = pairs[..., 0, :], pairs[..., 1, :]
         y = torch.stack((a + b, a - b), -2).view(x.shape)
         stride *= 2
