@@ -30,7 +30,7 @@ from workloads.files import write_json
 from workloads.fleet import Fleet, check_open_files, fleet_for
 from workloads.preparation import NotReadyError, counters, flush, prime, server_info, wait_ready
 from workloads.progress import ProgressLine
-from workloads.records import ChunkRecord, Phase, RequestRecord, write_records
+from workloads.records import CHUNKS_FILE, REQUESTS_FILE, ChunkRecord, Phase, RequestRecord, write_records
 from workloads.share import Share, ShareResult, http_session
 from workloads.sources import source_for
 from workloads.spec import ClosedLoad, SpecError, Workload, parse
@@ -61,7 +61,12 @@ class Target:
 def run_workload(
     workload: Workload, target: Target, folder: Path, *, processes: int | None = None, progress: bool = True
 ) -> dict[str, Any]:
-    """Run all passes and write the records; returns what went into client.json. Raises SpecError, NotReadyError."""
+    """Run all passes and write the records; returns what went into client.json. Raises SpecError, NotReadyError.
+
+    The folder must not hold a run already: a result is never overwritten and never mixed with another.
+    """
+    if any((folder / name).exists() for name in (REQUESTS_FILE, CHUNKS_FILE, CLIENT_FILE)):
+        raise SpecError(f"{folder} already holds a run; choose an empty folder")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Session(workload, target, folder, processes=processes, progress=progress).run())
 

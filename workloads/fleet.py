@@ -25,8 +25,8 @@ from workloads.spec import SpecError, Workload, parse
 from workloads.stream import now_s
 
 STREAMS_PER_PROCESS = 256
-_LEAD_S = 0.3
-"""From the order to start until the start, so that all children are there."""
+_LEAD_S = 0.2
+"""From the order to start until the start, so that everybody is there."""
 
 Progress = Callable[[int, int, int], None]
 """Requests done, failed, tokens seen so far in this pass."""
@@ -88,7 +88,7 @@ class SingleProcess:
         """Run the pass built last."""
         ticker = asyncio.create_task(_tick(self._share, progress))
         try:
-            return [await self._share.run(now_s() + 0.01)]
+            return [await self._share.run(now_s() + _LEAD_S)]
         finally:
             ticker.cancel()
 

@@ -252,6 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", type=Path, help="GPU samples of the session")
     parser.add_argument("--labels", type=Path, help="JSON file with the session's labels")
     parser.add_argument("--restarts", type=int, help="workers that the supervisor saw restart or die")
+    parser.add_argument("--strict", action="store_true", help="exit with 5 when the run is INVALID")
     options = parser.parse_args(arguments)
     try:
         body = write_session_metrics(
@@ -267,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     verdict = body["validity"]
     sys.stderr.write(f"{verdict['verdict']}{': ' if verdict['reasons'] else ''}{'; '.join(verdict['reasons'])}\n")
-    return 0
+    return 5 if options.strict and verdict["verdict"] != "VALID" else 0
 
 
 __all__ = [

@@ -76,6 +76,7 @@ class Share:
             for i, talk in enumerate(tickets_of(self.workload, self._source, self._wire, pass_index, phases))
             if i % self._count == self._index
         ]
+        gc.collect()
         return time.monotonic() - started
 
     @property
@@ -94,8 +95,7 @@ class Share:
         limits = self.workload.timeouts
         watchdog = self._watchdog = Watchdog(self.traffic, limits.stall_s, limits.deadline_s)
         lag, exchanges = LoopLag(), list[Exchange]()
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # what exists now is never looked at again: no collection pause grows with the prompts
         async with http_session() as http:
             sender = Sender(
                 http=http,

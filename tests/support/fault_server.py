@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -32,6 +33,8 @@ class Script:
     first_chunk_tokens: int | None = None
     stop_after: int | None = None
     """End answers after so many tokens, with finish reason stop."""
+    faults_from: int = 1
+    """The first request to go wrong; request 0 is the one that finds out whether the server is ready."""
     no_tokens: bool = False
     empty_text: bool = False
     """Tokens without text (as skipped special tokens give)."""
@@ -81,7 +84,7 @@ class Script:
     slots: int | None = None
     """Requests served at a time; the rest waits."""
     counter_lag: int = 0
-    """Requests that /metrics forgets."""
+    """Latest requests that /metrics does not know yet."""
     num_workers: int = 1
 
 
@@ -91,6 +94,8 @@ class Seen:
 
     bodies: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     started_s: list[float] = dataclasses.field(default_factory=list)
+    ttft_s: dict[str, float] = dataclasses.field(default_factory=dict)
+    """By request id: from the whole body read to the first token written."""
     in_flight: int = 0
     peak_in_flight: int = 0
     num_flushes: int = 0
@@ -201,7 +206,7 @@ class FaultServer:
         return web.json_response({"model_path": "fault", "is_generation": True})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        count = self.seen.num_requests - self.script.counter_lag
+        count = max(0, self.seen.num_requests - self.script.counter_lag)
         return web.Response(text=f'# TYPE x counter\nsglang:num_requests_total{{model="fault"}} {count}.0\n')
 
     async def _flush(self, request: web.Request) -> web.Response:
@@ -243,7 +248,7 @@ class FaultServer:
         try:
             if script.die_after is not None and number >= script.die_after:
                 await self._die(request)
-            if script.fail_every and (number + 1) % script.fail_every == 0:
+            if script.fail_every and number >= script.faults_from and (number + 1) % script.fail_every == 0:
                 return web.json_response({"error": {"message": "overloaded"}}, status=script.fail_status)
             async with self._slots or contextlib.nullcontext():
                 return await self._stream(request, body, ids, limit, number, voice)
@@ -264,11 +269,14 @@ class FaultServer:
         await response.prepare(request)
         await asyncio.sleep(script.ttft_of(number) if script.ttft_of else script.ttft_s)
         self._remember(ids)
+        self.seen.ttft_s[str(body.get("rid"))] = time.monotonic() - self.seen.started_s[number]
         sent, chunk = 0, 0
         worker = number % script.num_workers
         due = time.monotonic()
-        while sent < total and not script.no_tokens:
-            if self._misbehave_now(chunk, number):
+        if script.no_tokens and number >= script.faults_from:
+            total = 0
+        while sent < total:
+            if number >= script.faults_from and self._misbehave_now(chunk, number):
                 await self._misbehave(request, response, chunk)
                 return response
             step = script.first_chunk_tokens if chunk == 0 and script.first_chunk_tokens else script.tokens_per_chunk
@@ -449,3 +457,15 @@ async def _end(server: FaultServer) -> None:
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
+
+
+def main() -> None:
+    """Serve in a process of its own: prints the URL, ends with its standard input."""
+    script = Script(**json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"))
+    with serve(script) as server:
+        print(server.url, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

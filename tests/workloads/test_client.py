@@ -1,0 +1,90 @@
+"""The client over several processes, both endpoints with token ids, and what a user sees."""
+
+import io
+
+import pytest
+from fault_server import Script
+from measuring import make_workload
+
+from workloads.progress import ProgressLine
+
+
+def test_two_processes_send_the_traffic_of_one(measure):
+    one = measure(load={"kind": "closed", "concurrency": 4})
+    two = measure(load={"kind": "closed", "concurrency": 4}, processes=2)
+    assert two.verdict == "VALID", two.reasons
+    assert two.client["num_processes"] == 2 and set(two.requests["process"]) == {0, 1}
+    assert two.server.seen.peak_in_flight == 4
+
+    def sent(run):
+        measured = set(run.requests.query("phase == 'measured'")["rid"])
+        return sorted(tuple(b["input_ids"]) for b in run.server.seen.bodies if b["rid"] in measured)
+
+    assert sent(one) == sent(two)
+    assert two.values["num_requests"] == 20
+
+
+def test_a_mistake_in_a_child_is_one_sentence(measure):
+    from workloads.spec import SpecError
+
+    natural = {"kind": "natural_text", "tokenizer": "absent.json", "input_len": 80, "output_len": 4}
+    with pytest.raises(SpecError, match="no tokenizer"):
+        measure(source=natural, cache={"intent": "cold"}, processes=2)
+
+
+@pytest.mark.parametrize("endpoint", ["generate", "completions"])
+def test_both_endpoints_take_token_ids_and_give_the_same_counts(measure, endpoint):
+    run = measure(Script(cache_page=16), endpoint=endpoint)
+    assert run.verdict == "VALID", run.reasons
+    measured = run.requests.query("phase == 'measured'")
+    assert set(measured["input_tokens"]) == {64} and set(measured["output_tokens"]) == {8}
+    assert set(measured["cached_tokens"]) == {0} and set(measured["finish_reason"]) == {"length"}
+
+
+def test_counts_that_a_server_hides_are_null_and_the_run_is_invalid(measure):
+    run = measure(Script(hide_counts=True))
+    assert run.requests["cached_tokens"].isna().all()
+    assert run.failed == {"input_length", "cached_ratio"}
+    found = run.body["diagnostics"]
+    assert found["input_tok_s"] is None and found["cached_ratio"] is None
+    assert run.body["metrics_missing"]["input_tok_s"] == "the server does not report cached tokens"
+
+
+def test_a_chunk_without_text_is_still_the_first_token(measure):
+    run = measure(Script(empty_text=True, ttft_s=0.05))
+    assert run.verdict == "VALID" and run.values["ttft_mean_s"] == pytest.approx(0.05, rel=0.5)
+
+
+def test_slots_stay_busy_until_the_last_measured_answer(measure):
+    full = measure(Script(chunk_gap_s=0.01), limits={"min_concurrency_share": 0.9})
+    assert full.verdict == "VALID", full.reasons
+    assert (full.requests["phase"] == "cooldown").sum() > 0
+    drained = measure(
+        Script(chunk_gap_s=0.01),
+        load={"kind": "closed", "concurrency": 16, "keep_full": False},
+        limits={"min_concurrency_share": 0.95},
+        requests_per_pass=24,
+    )
+    assert drained.failed == {"concurrency"} and "in flight for only" in drained.reasons
+
+
+def test_a_terminal_gets_a_bar_and_a_file_gets_lines():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        line = ProgressLine(title="decode", passes=3, per_pass=10, stream=stream)
+        line.begin(1)
+        line._next_line_s = 0
+        line.update(5, 1, 1000)
+    assert "\r" in terminal.getvalue() and "pass 2/3 [############............] 5/10, 1 FAILED" in terminal.getvalue()
+    assert file.getvalue().endswith("tok/s\n")
+
+
+def test_the_default_is_one_process_for_256_streams():
+    from workloads.fleet import STREAMS_PER_PROCESS
+
+    assert STREAMS_PER_PROCESS == 256
+    assert make_workload(load={"kind": "closed", "concurrency": 9}).concurrency == 9
