@@ -91,7 +91,7 @@ async def stop_profile(request: Request) -> Response:
         raise RequestError(str(error), status=503) from None
     if answer.reason:
         raise RequestError(f"no profile was written: {answer.reason}")
-    return PlainTextResponse(f"Profile written to {answer.path}.\n")
+    return PlainTextResponse(f"Profile written to {answer.path or instance.profile_path}.\n")
 
 
 async def drain(request: Request) -> Response:

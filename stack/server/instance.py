@@ -55,6 +55,8 @@ class Instance:
         """Why the phase is `failed`."""
         self.generations: dict[str, Generation] = {}
         self.started_s = time.time()
+        self.profile_path = ""
+        """The last trace that was written after its request had been answered."""
         self.drain_asked = asyncio.Event()
         self.has_failed = asyncio.Event()
         self._became_ready = asyncio.Event()
@@ -114,6 +116,8 @@ class Instance:
             if self.phase == "loading":
                 self.phase = "serving"
             self._became_ready.set()
+        elif isinstance(message, messages.Profiled):
+            self.profile_path = message.path
         elif isinstance(message, messages.Fatal):
             self.fail(message.message)
 

@@ -59,7 +59,7 @@ def test_the_shared_prefix_run_reports_exact_counts(server, tmp_path):
     assert result["accept_length"] == pytest.approx(20 / 7)
     assert "Accept length" in printed
     heard = server.heard()
-    warm_up = [place for place, m in enumerate(heard) if m["type"] == "flush"][0]
+    warm_up = next(place for place, m in enumerate(heard) if m["type"] == "flush")
     assert [m["type"] for m in heard[:warm_up]].count("generate") == 1
     assert [m["type"] for m in heard[warm_up:]].count("generate") == 16
 

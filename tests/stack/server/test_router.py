@@ -1,0 +1,165 @@
+"""The real router in both of its forms, in front of a prefill and a decode instance over scripted workers."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from tests.support.serving import serving
+
+RULES = {
+    "900": {"step_s": 0.02},
+    "901": {"refuse_status": 400, "refuse_error": "refused on purpose"},
+    "902": {"step_s": 0.2},
+}
+
+
+# The router's optional tracing would load the whole of another engine where that is installed; it is left out.
+START = "import sys; sys.modules['sglang'] = None; from sglang_router.launch_router import main; main()"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def routing(prefill, decode, *, form):
+    """The URL of a router that has seen both workers."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-c", START, "--pd-disaggregation"),
+        *("--prefill", prefill.url, str(prefill.port), "--decode", decode.url),
+        *("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())),
+        *(["--mini-lb"] if form == "mini-lb" else ["--policy", "round_robin"]),
+    ]
+    router = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_it_serves(router, url, form)
+        yield url
+    finally:
+        router.terminate()
+        try:
+            router.wait(5)
+        except subprocess.TimeoutExpired:
+            router.kill()
+            router.wait()
+
+
+def wait_until_it_serves(router, url, form):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert router.poll() is None, "the router ended"
+        with contextlib.suppress(httpx.HTTPError):
+            if form == "mini-lb":
+                if httpx.get(f"{url}/health").status_code == 200:
+                    return
+            elif httpx.get(f"{url}/readiness").json().get("healthy_workers") == 2:
+                return
+        time.sleep(0.1)
+    raise AssertionError("the router did not find both workers")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    script = {"rules": RULES}
+    with (
+        serving(tmp_path_factory.mktemp("prefill"), script, {"role": "prefill"}) as prefill,
+        serving(tmp_path_factory.mktemp("decode"), script, {"role": "decode"}) as decode,
+    ):
+        yield prefill, decode
+
+
+@pytest.fixture(scope="module", params=["mini-lb", "rust"])
+def router(request, pair):
+    with routing(*pair, form=request.param) as url, httpx.Client(base_url=url, timeout=30) as client:
+        client.form = request.param
+        yield client
+
+
+def heard(instance, kind="generate"):
+    return [message for message in instance.heard() if message["type"] == kind]
+
+
+def test_a_request_meets_in_one_room_on_both_sides(router, pair):
+    prefill, decode = pair
+    before = len(heard(prefill)), len(heard(decode))
+    body = {"input_ids": [10, 11, 12], "sampling_params": {"max_new_tokens": 5, "temperature": 0}}
+    answer = router.post("/generate", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["output_ids"] == [10, 11, 12, 10, 11]
+    (p,), (d,) = heard(prefill)[before[0] :], heard(decode)[before[1] :]
+    assert p["bootstrap"] == d["bootstrap"]
+    assert (p["bootstrap"]["host"], p["bootstrap"]["port"]) == ("127.0.0.1", prefill.port)
+    assert p["token_ids"] == d["token_ids"]
+
+
+def test_a_stream_comes_through_step_by_step(router):
+    body = {"input_ids": [900, 11], "stream": True, "sampling_params": {"max_new_tokens": 5}}
+    with router.stream("POST", "/generate", json=body) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert lines[-1] == "data: [DONE]"
+    assert [event["meta_info"]["completion_tokens"] for event in events] == [1, 2, 3, 4, 5]
+
+
+def test_a_batch_has_a_room_for_every_prompt(router, pair):
+    before = len(heard(pair[1]))
+    body = {"input_ids": [[20], [21], [22]], "sampling_params": {"max_new_tokens": 2}}
+    assert [a["output_ids"] for a in router.post("/generate", json=body).json()] == [[20] * 2, [21] * 2, [22] * 2]
+    rooms = [m["bootstrap"]["room"] for m in heard(pair[1])[before:]]
+    assert len(set(rooms)) == 3
+    assert set(rooms) <= {m["bootstrap"]["room"] for m in heard(pair[0])}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_openai_requests_come_through(router, stream):
+    body = {"model": "llm", "prompt": "Ada sold", "max_tokens": 3, "temperature": 0, "stream": stream}
+    answer = router.post("/v1/completions", json=body)
+    assert answer.status_code == 200
+    assert ("[DONE]" in answer.text) == stream
+    body = {"model": "llm", "messages": [{"role": "user", "content": "Ada sold"}], "max_tokens": 3, "stream": stream}
+    answer = router.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200
+    assert "Ada" in answer.text
+
+
+def test_a_bad_request_is_not_retried(router, pair):
+    before = len(heard(pair[0]))
+    answer = router.post("/generate", json={"input_ids": [901], "sampling_params": {"max_new_tokens": 2}})
+    assert answer.status_code == 400
+    assert len(heard(pair[0])) == before + 1
+
+
+def test_a_client_that_leaves_frees_decode_at_once(router, pair):
+    before = len(heard(pair[1], "abort"))
+    body = {"input_ids": [902, 11], "stream": True, "sampling_params": {"max_new_tokens": 400}}
+    with router.stream("POST", "/generate", json=body) as answer:
+        next(answer.iter_lines())
+    left_s = time.monotonic()
+    while len(heard(pair[1], "abort")) == before:
+        assert time.monotonic() - left_s < 2
+        time.sleep(0.005)
+
+
+def test_flushing_reaches_both(router, pair):
+    before = [len(heard(instance, "flush")) for instance in pair]
+    assert router.post("/flush_cache").status_code == 200
+    assert [len(heard(instance, "flush")) for instance in pair] == [n + 1 for n in before]
+
+
+def test_the_model_is_known_through_the_router(router):
+    assert router.get("/v1/models").json()["data"][0]["id"] == "llm"
+    assert router.get("/get_model_info").status_code == 200 if router.form == "rust" else True
+
+
+def test_probing_leaves_no_noise_in_the_workers_logs(router, pair):
+    for instance in pair:
+        assert not [line for line in instance.log if not line.startswith("np1d: ")]
