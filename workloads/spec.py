@@ -105,6 +105,8 @@ class Gsm8kSource(Model):
     path: str
     sha256: str | None = None
     shots: int = Field(default=5, ge=0)
+    skip_shots: bool = True
+    """Ask only what is no example: 1,314 of 1,319 questions with 5 shots. False asks all."""
     output_len: int = Field(default=512, ge=1)
 
 

@@ -39,6 +39,8 @@ class Script:
     empty_text: bool = False
     """Tokens without text (as skipped special tokens give)."""
     text_of_token: str = "a"
+    text_of_body: Callable[[dict[str, Any]], str] | None = None
+    """The whole answer to a body, ten tokens long and ended by stop, instead of `text_of_token`."""
     input_inflation: float = 1.0
     """What the reported prompt length is multiplied with."""
     output_miscount: int = 0
@@ -262,7 +264,7 @@ class FaultServer:
         self, request: web.Request, body: dict[str, Any], ids: list[int], limit: int, number: int, voice: type["Voice"]
     ) -> web.StreamResponse:
         script = self.script
-        total = min(limit, script.stop_after or limit)
+        total = min(limit, script.stop_after or (10 if script.text_of_body else limit))
         cached = self._lookup(ids)
         speaker = voice(script, body, len(ids), cached, limit)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -352,6 +354,14 @@ class Voice:
         self.num_prompt = round(num_prompt * script.input_inflation)
         self.cached = cached
         self.limit = limit
+        self.whole = script.text_of_body(body) if script.text_of_body else None
+
+    def delta(self, sent: int, step: int) -> str:
+        """The text of the last `step` of `sent` tokens."""
+        if self.whole is None:
+            return self.script.text_of_token * step
+        width = -(-len(self.whole) // 10)
+        return self.whole[(sent - step) * width : sent * width]
 
     def tokens(self, sent: int, step: int, total: int) -> str:
         """The event of `step` new tokens, `sent` of `total` in all."""
@@ -423,7 +433,7 @@ class CompletionsVoice(Voice):
         return usage
 
     def _choice(self, sent: int, step: int, finish: str | None) -> dict[str, Any]:
-        return {"index": 0, "text": self.script.text_of_token * step, "finish_reason": finish}
+        return {"index": 0, "text": self.delta(sent, step), "finish_reason": finish}
 
 
 class ChatVoice(CompletionsVoice):
@@ -431,7 +441,7 @@ class ChatVoice(CompletionsVoice):
 
     def _choice(self, sent: int, step: int, finish: str | None) -> dict[str, Any]:
         name = "reasoning_content" if sent <= self.script.reasoning_tokens else "content"
-        return {"index": 0, "delta": {name: self.script.text_of_token * step} if step else {}, "finish_reason": finish}
+        return {"index": 0, "delta": {name: self.delta(sent, step)} if step else {}, "finish_reason": finish}
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ class Gsm8kTraffic:
 
     def conversations(self, seed: int, count: int, *, first: int = 0) -> list[Conversation]:
         """Prompts as text; `seed` changes nothing, the questions are what they are."""
-        asked = self._questions[self._source.shots :]
+        asked = asked_questions(self._questions, self._source.shots, skip_shots=self._source.skip_shots)
         prompts = [self._shots + question_prompt(asked[i % len(asked)]) for i in range(first, first + count)]
         return [Conversation(turns=[Prompt(text=p, output_tokens=self._source.output_len, group=0)]) for p in prompts]
 
@@ -46,6 +46,11 @@ def load_questions(path: str, sha256: str | None = None) -> list[Question]:
     if not found:
         raise SpecError(f"{path} holds no question")
     return found
+
+
+def asked_questions(questions: list[Question], shots: int, *, skip_shots: bool) -> list[Question]:
+    """The questions that are asked, in order."""
+    return questions[shots:] if skip_shots else questions
 
 
 def few_shot_prefix(questions: list[Question], shots: int) -> str:
