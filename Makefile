@@ -38,6 +38,7 @@ smoke: env  ## one short session of the smallest row, end to end
 
 bench-host: env  ## what this machine and the load client can do at most
 	@$(BIN)/np1d doctor --testbed cpu --measure
+	@$(BIN)/python tools/bench_host.py
 
 accuracy: env  ## the accuracy row of the CPU testbed
 	@$(BIN)/np1d run accuracy --testbed cpu

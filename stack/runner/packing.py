@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 
 _ALIGN = 16
-_DTYPES: dict[str, torch.dtype] = {
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "float32": torch.float32,
-}
+_DTYPES = {"i": torch.int32, "l": torch.int64, "f": torch.float32}
 
 
 class Packer:
@@ -28,6 +24,7 @@ class Packer:
     def __init__(self, device: torch.device, capacity_bytes: int) -> None:
         self._device = device
         self._staging = self._pinned(capacity_bytes)
+        self._host = self._staging.numpy()
         self._on_device = torch.zeros(capacity_bytes, dtype=torch.uint8, device=device)
         self._layout: list[tuple[str, str, int, int]] = []
         self._used = 0
@@ -37,11 +34,11 @@ class Packer:
         self._layout = []
         offset = 0
         for name, array in arrays.items():
-            self._layout.append((name, array.dtype.name, offset, array.nbytes))
+            self._layout.append((name, array.dtype.char, offset, array.nbytes))
             offset += -(-array.nbytes // _ALIGN) * _ALIGN
         if offset > self._staging.numel():
             self._grow(offset)
-        host = self._staging.numpy()
+        host = self._host
         for (_, _, start, size), array in zip(self._layout, arrays.values(), strict=True):
             host[start : start + size] = array.view(np.uint8)
         self._used = offset
@@ -53,6 +50,7 @@ class Packer:
     def _grow(self, needed: int) -> None:
         size = max(needed, 2 * self._staging.numel())
         self._staging = self._pinned(size)
+        self._host = self._staging.numpy()
         self._on_device = torch.zeros(size, dtype=torch.uint8, device=self._device)
 
     def _pinned(self, size: int) -> Tensor:

@@ -137,9 +137,7 @@ class Runner:
         if plan.kind == "prefill":
             arrays |= prefill_arrays(plan.prefill)
         elif plan.kind == "decode":
-            slot_R = np.zeros(self._decode.bucket(len(plan.decode_slots)), dtype=np.int32)
-            slot_R[: len(plan.decode_slots)] = plan.decode_slots
-            arrays["slot"] = slot_R
+            arrays |= decode_arrays(plan, self._decode.bucket(len(plan.decode_slots)))
         return arrays
 
     def _work(self, plan: StepPlan, transfer: Transfer, output: Output) -> "Callable[[Callable[[], None]], None]":
@@ -161,3 +159,10 @@ class Runner:
             batch = self._decode.run(packed["slot"], plan.max_context)
             live = len(plan.decode_slots)
             output.store(batch.output_RW[:live], batch.count_R[:live])
+
+
+def decode_arrays(plan: StepPlan, bucket: int) -> dict[str, np.ndarray]:
+    """A decode step's slots, padded with the sink to `bucket` requests, as an array to pack."""
+    slot_R = np.zeros(bucket, dtype=np.int32)
+    slot_R[: len(plan.decode_slots)] = plan.decode_slots
+    return {"slot": slot_R}

@@ -32,21 +32,23 @@ class DecodePlanner:
         self._join(plan)
         self._resume(plan)
         batch: list[Request] = []
-        capacity = self._memory.page_size
-        width = self._width
+        rows, width, page_size, running = plan.decode_slots, self._width, self._memory.page_size, Phase.RUNNING
         longest = 0
         for request in list(self._book.running):
-            num_output = len(request.output)
-            under_way = request.num_inflight
-            lease = request.lease
-            if request.phase is not Phase.RUNNING or num_output + under_way >= request.limit or lease is None:
+            limit, lease = request.limit, request.lease
+            most = len(request.output) + request.num_inflight * width
+            if request.phase is not running or lease is None:
                 continue
-            most = min(num_output + under_way * width, request.limit)
+            if most >= limit:
+                if len(request.output) + request.num_inflight >= limit:
+                    continue
+                most = limit
             bound = request.num_prompt + most - 1 + width
-            if bound > len(lease.pages) * capacity and not self._grow(plan, request, bound):
+            if bound > len(lease.pages) * page_size and not self._grow(plan, request, bound):
                 continue
-            longest = max(longest, bound)
-            plan.decode_slots.append(lease.slots[0])
+            if bound > longest:
+                longest = bound
+            rows.append(lease.slots[0])
             batch.append(request)
         for request in batch:
             request.num_inflight += 1

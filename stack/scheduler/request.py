@@ -46,6 +46,10 @@ class Request:
     end_tokens: frozenset[int] = frozenset()
     """Tokens that end the text: the model's own unless ignored, and those the client named."""
 
+    num_prompt: int = 0
+    """Prompt tokens. This and `limit` are fields because every step reads them for every request."""
+    limit: int = 0
+    """Most tokens it may generate."""
     phase: Phase = Phase.QUEUED
     lease: Lease | None = None
     """Its pages and slots, None while it has none."""
@@ -75,6 +79,10 @@ class Request:
     arrived_s: float = 0.0
     finished_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.num_prompt = len(self.prompt)
+        self.limit = self.sampling.max_new_tokens
+
     @property
     def slot(self) -> int:
         """State slot, 0 while it has none."""
@@ -84,16 +92,6 @@ class Request:
     def pages(self) -> list[int]:
         """Pages in order, shared ones first."""
         return self.lease.pages if self.lease else []
-
-    @property
-    def num_prompt(self) -> int:
-        """Prompt tokens."""
-        return len(self.prompt)
-
-    @property
-    def limit(self) -> int:
-        """Most tokens it may generate."""
-        return self.sampling.max_new_tokens
 
     @property
     def length(self) -> int:

@@ -5,8 +5,11 @@ overlap. Pure Python over integers: no tensors, sockets or waiting. Memory retur
 transfer can touch it, so a page never changes hands under a reader or a writer.
 """
 
+from array import array
 from collections import deque
 from dataclasses import dataclass
+
+import numpy as np
 
 from stack.config import EngineConfig
 from stack.core.clock import Clock
@@ -94,6 +97,7 @@ class Scheduler:
         sampling = message.sampling
         sampling.check(self.limits.vocab_size)
         self._check_size(message)
+        token_ids = self._checked_tokens(message.token_ids)
         if message.rid in self.book.by_rid:
             raise RequestError(f"a request with id {message.rid!r} is already running; use another id")
         if len(self.book.waiting) >= self.config.scheduler.max_queued:
@@ -108,7 +112,7 @@ class Scheduler:
             arrival_s=now_s,
             deadline_s=now_s + self.config.scheduler.request_deadline_s,
             bootstrap=message.bootstrap,
-            keys=self.memory.cache.keys(message.token_ids),
+            keys=self.memory.cache.keys(token_ids),
             end_tokens=frozenset((*eos, *sampling.stop_token_ids)),
         )
         self.book.by_rid[request.rid] = request
@@ -198,17 +202,12 @@ class Scheduler:
         """Take in the oldest step under way."""
         done = self._under_way.popleft()
         assert done.plan.step == result.step, f"step {result.step} came back for step {done.plan.step}"
-        now_s = self._clock.now_s()
-        for request in done.batch:
-            request.num_inflight -= 1
         for request in done.moved:
             request.num_inflight -= 1
         if done.plan.kind == "prefill":
-            self._process_prefill(done, result, now_s)
+            self._process_prefill(done, result)
         else:
-            for request, tokens in zip(done.batch, result.tokens, strict=True):
-                if request.phase is not Phase.FINISHED:
-                    self._take_decoded(request, tokens)
+            self._process_decode(done, result)
         self._settle()
 
     def _fill(self, plan: StepPlan) -> list[Request]:
@@ -241,13 +240,31 @@ class Scheduler:
             request.num_inflight += 1
         return moved
 
-    def _process_prefill(self, done: _UnderWay, result: StepResult, now_s: float) -> None:
+    def _process_decode(self, done: _UnderWay, result: StepResult) -> None:
+        say, finished = self.book.say, Phase.FINISHED
+        num_single = 0
+        for request, tokens in zip(done.batch, result.tokens, strict=True):
+            request.num_inflight -= 1
+            if request.phase is finished:
+                continue
+            output = request.output
+            if self.width == 1 and len(output) + 1 < request.limit and tokens[0] not in request.end_tokens:
+                output.append(tokens[0])
+                say(request, tokens)
+                num_single += 1
+            else:
+                self._take_decoded(request, tokens)
+        self.book.totals.generated_tokens += num_single
+
+    def _process_prefill(self, done: _UnderWay, result: StepResult) -> None:
+        now_s = self._clock.now_s()
         for row, request, tokens in zip(done.plan.prefill, done.batch, result.tokens, strict=True):
+            request.num_inflight -= 1
             if row.ends_prompt:
                 request.prefilled_s = now_s
             if request.phase is Phase.FINISHED:
                 continue
-            if request.phase is Phase.SENDING or (request.bootstrap and self.config.role == "prefill"):
+            if request.bootstrap is not None and self.config.role == "prefill":
                 self._take_sent(row.start, row.end, request, tokens)
             elif row.ends_prompt:
                 self._take_decoded(request, tokens, is_first=True)
@@ -267,15 +284,15 @@ class Scheduler:
             request.num_accepted_drafts += max(len(tokens) - 1, 0)
             totals.verifies += 1
             totals.accepted_drafts += max(len(tokens) - 1, 0)
-        for count, token in enumerate(tokens[: sampling.max_new_tokens - len(output)], start=1):
+        new = tokens[: request.limit - len(output)]
+        for count, token in enumerate(new, start=1):
             output.append(token)
             if token in request.end_tokens and len(output) >= sampling.min_new_tokens:
                 totals.generated_tokens += count
-                self.book.say_last(request, tokens[:count], "stop", matched=token)
+                self.book.say_last(request, new[:count], "stop", matched=token)
                 return
-        new = tokens[: len(tokens)] if sampling.max_new_tokens else []
         totals.generated_tokens += len(new)
-        if len(output) >= sampling.max_new_tokens:
+        if len(output) >= request.limit:
             self.book.say_last(request, new, "length")
         elif new:
             self.book.say(request, new)
@@ -317,9 +334,6 @@ class Scheduler:
         limit = 1 if self.config.role == "prefill" else message.sampling.max_new_tokens
         if not num_prompt:
             raise RequestError("the prompt is empty; send at least one token")
-        vocab = self.limits.vocab_size
-        if not all(0 <= token < vocab for token in message.token_ids):
-            raise RequestError(f"token ids must lie between 0 and {vocab - 1}")
         if num_prompt + limit > self.limits.max_context:
             raise RequestError(
                 f"the prompt has {num_prompt} tokens and max_new_tokens is {limit}; "
@@ -329,3 +343,14 @@ class Scheduler:
         if pages > total:
             most = total * self.memory.page_size - self.width
             raise RequestError(f"the request needs {num_prompt + limit} tokens of cache; the instance has {most}")
+
+    def _checked_tokens(self, token_ids: list[int]) -> "array[int]":
+        """The prompt as one array, which is read at C speed: a long prompt must not hold up the running ones."""
+        try:
+            tokens = array("I", token_ids)
+            fits = int(np.frombuffer(tokens, dtype=np.uint32).max()) < self.limits.vocab_size
+        except OverflowError:
+            fits = False
+        if not fits:
+            raise RequestError(f"token ids must lie between 0 and {self.limits.vocab_size - 1}")
+        return tokens
