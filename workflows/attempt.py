@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workflows import provenance
+from workflows.identity import measured_code
 from workflows.plan import Plan
 from workloads.files import write_json
 
@@ -105,6 +106,7 @@ class Attempt:
             "attempt": self.folder.name,
             "cell": self.plan.cell.model_dump(),
             "key": self.plan.key,
+            "measured_code": measured_code(self.plan.cell.engine, str(self.plan.labels.get("platform", "any"))),
             "started_unix_s": self._started_unix_s,
             "duration_s": duration_s,
         }

@@ -21,7 +21,7 @@ from workflows.plan import Plan, read_plan
 from workflows.supervisor import host
 from workflows.supervisor.crew import Crew
 from workflows.supervisor.preflight import check
-from workflows.supervisor.processes import become_subreaper
+from workflows.supervisor.processes import become_subreaper, die_with_parent
 
 MAX_PORT_TRIES = 3
 
@@ -55,6 +55,7 @@ def run_session(
     interrupt = Interrupt()
     interrupt.install()
     become_subreaper()
+    die_with_parent()
     attempt = Attempt(plan, out, log)
     started = time.monotonic()
     try:

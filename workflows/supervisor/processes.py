@@ -27,9 +27,9 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "this kernel does not let a process adopt its orphans")
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent dies; nothing else would tell a supervisor of it."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Ask the kernel for a signal when the parent dies; nothing else would tell a supervisor of it."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> "subprocess.Popen[bytes]":

@@ -1,0 +1,93 @@
+"""Is this machine able to run a testbed? Every finding is a fact with, where it is bad, the way out."""
+
+import dataclasses
+import importlib.metadata as metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from workflows import provenance
+from workflows.catalog import Catalog
+from workflows.supervisor import host, ports
+
+ROOT = Path(__file__).resolve().parent.parent
+NEEDED = {"torch": "the engine", "nixl": "cache transfer", "sglang-router": "the router", "snakemake": "the workflow"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact. `is_ok` None: only told."""
+
+    what: str
+    found: str
+    is_ok: bool | None = None
+    way_out: str = ""
+
+
+def examine(catalog: Catalog, testbed_id: str) -> Iterator[Finding]:
+    """All findings for a testbed. Raises CatalogError for an unknown one."""
+    testbed = catalog.testbed(testbed_id)
+    yield _python()
+    yield from _packages()
+    yield Finding("processors", f"{os.cpu_count()} ({provenance.machine()['cpu']})")
+    yield _memory(testbed.session.needed_memory_gib)
+    yield _disk()
+    yield _ports(testbed.session.port_base)
+    yield from _gpus(testbed.gpus_per_host)
+    yield _model(catalog, testbed.model)
+    yield from _leftovers()
+
+
+def _python() -> Finding:
+    fits = (3, 11) <= sys.version_info[:2] <= (3, 12)
+    return Finding("python", platform.python_version(), fits, "use Python 3.11 or 3.12: make env")
+
+
+def _packages() -> Iterator[Finding]:
+    for name, purpose in NEEDED.items():
+        try:
+            yield Finding(name, metadata.version(name), True)
+        except metadata.PackageNotFoundError:
+            yield Finding(name, f"missing ({purpose})", False, "make env installs it")
+
+
+def _memory(needed: float) -> Finding:
+    free = psutil.virtual_memory().available / 2**30
+    return Finding("free memory", f"{free:.1f} GiB, needed {needed:.1f}", free >= needed, "end other programs")
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(ROOT).free / 2**30
+    return Finding("free disk", f"{free:.1f} GiB", free >= 1.0, "free at least 1 GiB")
+
+
+def _ports(base: int) -> Finding:
+    taken = [port for port in range(base, base + ports.BLOCK) if not ports.is_free(port)]
+    found = f"{base} to {base + ports.BLOCK - 1} free" if not taken else f"taken: {', '.join(map(str, taken[:5]))}"
+    return Finding("ports", found, None if taken else True, "sessions will take the next free block")
+
+
+def _gpus(needed: int) -> Iterator[Finding]:
+    found = provenance.gpus()
+    names = ", ".join(sorted({gpu["name"] for gpu in found})) or "none"
+    enough = None if not needed else len(found) >= needed
+    yield Finding("GPUs", f"{len(found)} ({names}), needed {needed}", enough, "use --testbed cpu on this machine")
+
+
+def _model(catalog: Catalog, name: str) -> Finding:
+    model = catalog.models[name]
+    if model.path.startswith("$"):
+        return Finding("model", f"{name}: yours to give", None, f"np1d run --model {name}=FOLDER")
+    there = (ROOT / model.path / "config.json").is_file()
+    return Finding("model", f"{name} {'is there' if there else 'will be built'}", bool(there or model.build))
+
+
+def _leftovers() -> Iterator[Finding]:
+    ended = host.sweep(host.state_folder())
+    for line in ended:
+        yield Finding("left over", f"ended {line}", None)

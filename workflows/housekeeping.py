@@ -1,0 +1,107 @@
+"""Results that are to be measured again, that no row asks for any more, or that come from another machine."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from workflows.catalog import Catalog
+from workflows.errors import WorkflowError
+from workflows.identity import measured_code
+from workflows.overview import Outcome, outcomes
+from workflows.plan import Plan, difference, read_plan
+from workflows.planner import plan_session
+from workloads.files import read_json
+
+RESULT_FILES = ("status.json", "metrics.json")
+IMPORTED = ("plan.json", "status.json", "provenance.json", "client.json", "requests.parquet", "chunks.parquet",
+            "engine.jsonl", "gpu.jsonl")  # fmt: skip
+
+
+def failed(results: Path) -> list[Outcome]:
+    """Sessions that are no valid result."""
+    return [outcome for outcome in outcomes(results) if outcome.verdict != "VALID"]
+
+
+def forget(found: list[Outcome]) -> None:
+    """Take away the verdict files of these sessions, so that the next run measures them again; attempts stay."""
+    for outcome in found:
+        for name in RESULT_FILES:
+            (outcome.folder / name).unlink(missing_ok=True)
+
+
+def orphans(results: Path, catalog: Catalog) -> Iterator[Path]:
+    """Folders of sessions whose row or workload is no longer in the catalogue."""
+    for path in sorted(results.glob("*/*/*/*/s*")):
+        suite, row, workload = path.parts[-4:-1]
+        entry = catalog.rows.get(f"{suite}/{row}")
+        if entry is None or workload not in entry.workloads:
+            yield path
+
+
+def remove(folders: list[Path], results: Path) -> None:
+    """Delete these session folders and the empty folders above them."""
+    for folder in folders:
+        shutil.rmtree(folder)
+        for parent in folder.parents:
+            if parent == results or any(parent.iterdir()):
+                break
+            parent.rmdir()
+
+
+def take_in(source: Path, results: Path) -> list[Path]:
+    """Copy sessions of another machine into `results`, each under the next free number of its cell.
+
+    Raises WorkflowError when a folder is no session; a session that is there already is left out.
+    """
+    found = sorted(source.rglob("status.json")) if source.is_dir() else []
+    sessions = [path.parent for path in found if "attempts" not in path.parts]
+    if not sessions:
+        raise WorkflowError(f"{source} holds no session (a folder with plan.json and status.json)")
+    return [target for session in sessions if (target := _take_one(session, results)) is not None]
+
+
+def _take_one(session: Path, results: Path) -> Path | None:
+    plan, status = read_plan(session / "plan.json"), read_json(session / "status.json")
+    if status["key"] != plan.key:
+        raise WorkflowError(f"{session}: status.json belongs to another plan than plan.json")
+    cell = results / Path(plan.cell.folder).parent
+    numbers = []
+    for other in cell.glob("s*/status.json"):
+        known = read_json(other)
+        if (known["started_unix_s"], known["key"]) == (status["started_unix_s"], status["key"]):
+            return None
+        numbers.append(int(other.parent.name[1:]))
+    target = cell / f"s{max(numbers, default=-1) + 1}"
+    target.mkdir(parents=True)
+    for name in IMPORTED:
+        if (session / name).exists():
+            shutil.copy2(session / name, target / name)
+    return target
+
+
+def why(folder: Path, catalog: Catalog) -> list[str]:
+    """Reasons why this session would be measured again now; empty when it would not."""
+    try:
+        old = read_plan(folder / "plan.json")
+        status = read_json(folder / "status.json")
+    except (WorkflowError, FileNotFoundError, ValueError):
+        return ["it has not been measured yet"]
+    name = f"{old.cell.suite}/{old.cell.row}"
+    testbed = old.cell.testbed.removesuffix(f"_{old.cell.engine}")
+    new = plan_session(name, old.cell.workload, testbed_id=testbed, session=old.cell.session, engine=old.cell.engine,
+                       catalog=catalog)  # fmt: skip
+    reasons = [f"setting {line}" for line in difference(_measured(old), _measured(new))]
+    if status["status"] != "ok":
+        reasons.append(f"it failed ({status['kind']}: {status['reason']}); `np1d rerun --failed` measures it again")
+    code = status.get("measured_code")
+    now = measured_code(old.cell.engine, catalog.testbed(testbed).platform)
+    if code and code != now:
+        reasons.append(f"the code it ran has changed ({code} -> {now})")
+    return reasons
+
+
+def _measured(plan: Plan) -> dict[str, object]:
+    body = plan.to_json()
+    return {
+        key: body[key] for key in ("settings", "processes", "client", "limits", "labels", "measure_version", "model")
+    }

@@ -1,0 +1,80 @@
+"""Tables for the terminal: what rows there are, and what has been measured of them.
+
+Knows how results lie in folders and nothing of statistics.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from workflows.catalog import Catalog
+from workflows.resolution import Resolution
+from workloads.files import read_json
+
+ROOT = Path(__file__).resolve().parent.parent
+STYLES = {"runnable": "green", "not_built": "yellow", "not_applicable": "dim", "script_only": "cyan"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a session's folder says."""
+
+    folder: Path
+    cell: dict[str, Any]
+    verdict: str
+    """VALID, INVALID, or `not measured`."""
+    metric: str
+    value: float | None
+    reason: str
+
+
+def outcomes(results: Path) -> Iterator[Outcome]:
+    """Every session that has a status, in order of its place."""
+    for path in sorted(results.glob("*/*/*/*/s*/status.json")):
+        try:
+            status = read_json(path)
+        except ValueError:
+            yield Outcome(path.parent, {}, "INVALID", "", None, "status.json is cut short; run the session again")
+            continue
+        yield _outcome(path.parent, status)
+
+
+def _outcome(folder: Path, status: dict[str, Any]) -> Outcome:
+    try:
+        body = read_json(folder / "metrics.json")
+    except (FileNotFoundError, ValueError):
+        reason = "" if status["status"] == "ok" else f"{status['kind']}: {status['reason']}"
+        return Outcome(folder, status["cell"], "not measured", "", None, reason)
+    value = body.get("metrics", {}).get(body["metric"])
+    reasons = "; ".join(body["validity"]["reasons"])
+    return Outcome(folder, status["cell"], body["validity"]["verdict"], body["metric"], value, reasons)
+
+
+def row_table(resolutions: Iterable[Resolution], testbed: str) -> Table:
+    """Rows, and whether they run on the testbed."""
+    table = Table(title=f"rows on {testbed}", title_justify="left", box=None, pad_edge=False)
+    for name in ("row", "here", "question or reason"):
+        table.add_column(name, overflow="fold", no_wrap=name != "question or reason")
+    for resolution in resolutions:
+        text = resolution.reason or resolution.entry.row.question
+        style = STYLES[resolution.status]
+        table.add_row(resolution.entry.name, Text(resolution.status.replace("_", " "), style), Text(text, style))
+    return table
+
+
+def result_table(found: Iterable[Outcome], catalog: Catalog) -> Table:
+    """Sessions, their value and why they are no result where they are none."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("cell", "session", "verdict", "value", "why"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("cell", "verdict", "value"))
+    for outcome in found:
+        cell = outcome.cell
+        name = f"{cell.get('suite')}/{cell.get('row')} {cell.get('workload')}" if cell else str(outcome.folder)
+        value = f"{outcome.value:,.1f} {outcome.metric}" if outcome.value is not None else ""
+        style = {"VALID": "green", "INVALID": "red"}.get(outcome.verdict, "yellow")
+        table.add_row(name, f"s{cell.get('session', '?')}", Text(outcome.verdict, style), value, outcome.reason)
+    return table

@@ -1,0 +1,100 @@
+"""Runs Snakemake for `np1d run`, so that one sentence says what went wrong and the next run simply continues.
+
+One run at a time works in a checkout: its lock is an open file that Snakemake inherits, so the lock lives exactly as
+long as the work. A lock that a killed Snakemake left behind is therefore known to be stale and is taken away.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import psutil
+
+from workflows.errors import WorkflowError
+from workflows.supervisor.processes import die_with_parent
+
+ROOT = Path(__file__).resolve().parent.parent
+PROFILE = "workflows/profiles/default"
+
+
+def run_snakemake(
+    targets: Sequence[str], config: Sequence[str], *, profile: str = PROFILE, arguments: Sequence[str] = ()
+) -> int:
+    """Bring the targets up to date; returns Snakemake's exit code, 130 when interrupted. Raises WorkflowError."""
+    with _claim() as lock:
+        _drop_stale_lock(config)
+        command = [*_snakemake(profile), *arguments, *targets, "--config", *config]
+        return _run(command, lock)
+
+
+def _snakemake(profile: str) -> list[str]:
+    return [sys.executable, "-m", "snakemake", "--snakefile", "Snakefile", "--directory", ".", "--profile", profile]
+
+
+def dry_run(targets: Sequence[str], config: Sequence[str]) -> str:
+    """What Snakemake would do and why, as it says it. Raises WorkflowError with its last line when it cannot tell."""
+    command = [*_snakemake(PROFILE), "--dry-run", "--nolock", *targets, "--config", *config]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["Snakemake said nothing"]
+        raise WorkflowError(f"Snakemake cannot plan this: {lines[-1]}")
+    return done.stdout + done.stderr
+
+
+def _claim() -> IO[str]:
+    path = ROOT / ".snakemake" / "np1d.lock"
+    path.parent.mkdir(exist_ok=True)
+    lock = path.open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read().strip()
+        lock.close()
+        raise WorkflowError(
+            f"another np1d run (process {holder}) is working in this folder; wait for it to end, then run again"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    os.set_inheritable(lock.fileno(), True)
+    return lock
+
+
+def _drop_stale_lock(config: Sequence[str]) -> None:
+    locks = ROOT / ".snakemake" / "locks"
+    if not locks.is_dir() or not any(locks.iterdir()):
+        return
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        if process.info["cwd"] == str(ROOT) and "snakemake" in " ".join(process.info["cmdline"] or []):
+            raise WorkflowError(f"a snakemake (process {process.pid}) is working in this folder; wait for it to end")
+    subprocess.run([*_snakemake(PROFILE), "--unlock", "--config", *config], cwd=ROOT, capture_output=True, check=False)
+
+
+def _run(command: Sequence[str], lock: IO[str]) -> int:
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        pass_fds=[lock.fileno()],
+        preexec_fn=lambda: die_with_parent(signal.SIGINT),
+    )
+    interrupted: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        interrupted.append(number)
+        if number != signal.SIGINT:  # the terminal sends SIGINT to both
+            process.send_signal(signal.SIGINT)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 130 if interrupted else code
