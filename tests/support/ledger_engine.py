@@ -52,7 +52,7 @@ class LedgerEngine:
 
 
 def ledger_engine(
-    *, num_pages=64, num_slots=16, max_running=8, max_context=512, clock=None, **settings
+    *, num_pages=64, num_slots=16, max_running=8, max_context=512, clock=None, stream=None, **settings
 ) -> LedgerEngine:
     plain = {
         "cache.page_size": 8,
@@ -70,7 +70,7 @@ def ledger_engine(
     model = LedgerModel(geometry.vocab_size, config.cache.page_size)
     slots = new_slot_table(config, num_slots, max_context, torch.device("cpu"))
     runner = build_runner(
-        config, model, pages, states, memory, slots, SAMPLE.bind("auto", "cpu"), max_running=max_running
+        config, model, pages, states, memory, slots, SAMPLE.bind("auto", "cpu"), max_running=max_running, stream=stream
     )
     book_memory = Memory(
         prefix_cache(config, num_pages=num_pages, num_slots=num_slots),
