@@ -1,0 +1,277 @@
+"""Random lives of requests over both prefix caches, with every account checked after each step.
+
+The model writes, for each page and slot, which tokens its bytes would hold; a hit must find exactly what it claims.
+"""
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+
+from stack.cache import HybridRadix, KvRadix
+
+P, PAGES, SLOTS = 4, 48, 9
+SHORT = settings(
+    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
+LONG = settings(SHORT, max_examples=2000, stateful_step_count=100)
+
+suffixes = st.lists(st.integers(0, 2), max_size=14)
+
+
+class Live:
+    """What the test knows of one request."""
+
+    def __init__(self, prompt):
+        self.tokens = list(prompt)
+        self.num_prompt = len(prompt)
+        self.computed = 0
+        self.lease = None
+        self.host = {}
+        self.waits = False
+
+
+class CacheLife(RuleBasedStateMachine):
+    """Admit, compute, publish, grow, give way, return, end: in any order that an engine could produce."""
+
+    requests = Bundle("requests")
+
+    def __init__(self):
+        super().__init__()
+        self.cache = None
+        self.live = []
+        self.page_holds = {}
+        self.slot_holds = {}
+        self.seen = [[]]
+
+    @initialize(lookahead=st.integers(0, 1))
+    def start(self, lookahead):
+        self.lookahead = lookahead
+        self.cache = self.new_cache(lookahead)
+
+    def new_cache(self, lookahead):
+        raise NotImplementedError
+
+    # -- lives ---------------------------------------------------------------------------------------------------
+    @rule(target=requests, data=st.data(), suffix=suffixes, reserve=st.integers(0, 9))
+    def admit(self, data, suffix, reserve):
+        prefix = data.draw(st.sampled_from(self.seen))
+        request = Live([*prefix[: data.draw(st.integers(0, len(prefix)))], *suffix][:40] or [0])
+        before = self.accounts()
+        keys = self.cache.keys(request.tokens)
+        request.lease = self.cache.admit(keys, num_tokens=len(request.tokens) + reserve)
+        if request.lease is None:
+            assert self.accounts() == before
+            return request
+        self.check_hit(request)
+        request.computed = request.lease.hit_tokens
+        self.live.append(request)
+        self.seen = [*self.seen[-7:], request.tokens]
+        return request
+
+    @rule(request=requests, count=st.integers(1, 12), keep=st.booleans(), repoint=st.booleans())
+    def compute(self, request, count, keep, repoint):
+        """A prefill chunk, or an arriving transfer."""
+        if not self.runs(request) or request.computed >= request.num_prompt:
+            return
+        lease = request.lease
+        end = self.cache.chunk_end(lease, request.computed, min(request.computed + count, request.num_prompt))
+        assert request.computed < end <= request.num_prompt
+        self.write(request, end)
+        snapshot = self.cache.reserve_snapshot(lease) if keep and end % P == 0 else 0
+        if snapshot:
+            self.slot_holds[snapshot] = tuple(request.tokens[:end])
+        self.publish(request, repoint, snapshot)
+
+    @rule(request=requests, tokens=st.lists(st.integers(0, 2), min_size=1, max_size=8), accepted=st.integers(0, 8))
+    def decode(self, request, tokens, accepted):
+        """A verify writes rows for all its tokens and commits some."""
+        if not self.runs(request) or request.computed < request.num_prompt:
+            return
+        if self.cache.extend(request.lease, request.computed + len(tokens)) is None:
+            return
+        committed = tokens[: max(accepted, 1)]
+        request.tokens += committed
+        request.lease.keys.extend(committed)
+        self.write(request, request.computed + len(committed))
+
+    @rule(request=requests, repoint=st.booleans())
+    def share(self, request, repoint):
+        if self.runs(request):
+            self.publish(request, repoint, 0)
+
+    @rule(request=requests, spare=st.integers(0, 6))
+    def trim(self, request, spare):
+        if self.runs(request):
+            self.cache.trim(request.lease, max(request.computed, request.num_prompt) + spare)
+
+    @rule(request=consumes(requests), is_shared=st.booleans())
+    def end(self, request, is_shared):
+        """Finished, aborted, or its transfer failed: whatever it was doing."""
+        if request.lease is None or not request.lease.is_open:
+            return
+        if is_shared and self.runs(request):
+            self.publish(request, False, 0)
+        self.cache.release(request.lease)
+        self.live.remove(request)
+
+    @rule(request=requests)
+    def begin_to_give_way(self, request):
+        if self.runs(request) and request.computed >= request.num_prompt:
+            indices = self.cache.begin_suspend(request.lease, request.computed)
+            request.host = {index: self.page_holds.get(request.lease.pages[index]) for index in indices}
+            request.waits = True
+
+    @rule(request=requests)
+    def finish_giving_way(self, request):
+        if request.waits and request.lease.is_open and not request.lease.is_parked:
+            self.cache.finish_suspend(request.lease)
+
+    @rule(request=requests, reserve=st.integers(0, 6))
+    def come_back(self, request, reserve):
+        if not (request.waits and request.lease.is_open and request.lease.is_parked):
+            return
+        before = self.accounts()
+        indices = self.cache.resume(request.lease, num_tokens=request.computed + reserve)
+        if indices is None:
+            assert self.accounts() == before
+            return
+        for index in indices:
+            self.page_holds[request.lease.pages[index]] = request.host[index]
+        request.waits = False
+        self.check_rows(request, request.computed)
+
+    @rule()
+    def flush(self):
+        self.cache.flush()
+        assert self.cache.page_counts().evictable == 0
+
+    # -- the model of bytes --------------------------------------------------------------------------------------
+    def runs(self, request):
+        return request.lease is not None and request.lease.is_open and not request.waits
+
+    def write(self, request, end):
+        for index in range(request.computed // P, -(-end // P)):
+            page = request.lease.pages[index]
+            assert index >= request.lease.num_shared, "a shared page is never written"
+            self.page_holds[page] = tuple(request.tokens[: min(end, (index + 1) * P)])
+        request.computed = end
+
+    def publish(self, request, repoint, snapshot):
+        end = min(request.computed, len(request.tokens))
+        self.cache.publish(request.lease, end, repoint=repoint, snapshot=snapshot)
+        self.check_rows(request, request.computed)
+
+    def check_hit(self, request):
+        lease = request.lease
+        assert lease.hit_tokens % P == 0 and lease.hit_tokens <= len(request.tokens)
+        self.check_rows(request, lease.hit_tokens)
+        if isinstance(self.cache, HybridRadix) and lease.hit_tokens:
+            assert self.slot_holds[lease.restore_slot] == tuple(request.tokens[: lease.hit_tokens])
+            assert lease.hit_tokens < len(request.tokens)
+        self.slot_holds[lease.slot] = None
+
+    def check_rows(self, request, end):
+        """Every committed row of a request lies where its page list says."""
+        for index in range(-(-end // P)):
+            want = tuple(request.tokens[: min(end, (index + 1) * P)])
+            held = self.page_holds.get(request.lease.pages[index], ())
+            assert held[: len(want)] == want
+
+    # -- accounts ------------------------------------------------------------------------------------------------
+    def accounts(self):
+        return self.cache.page_counts(), self.cache.slot_counts()
+
+    @precondition(lambda self: self.cache is not None)
+    @invariant()
+    def what_is_free_is_overwritten(self):
+        self.page_holds = {page: held for page, held in self.page_holds.items() if self.cache.pages.is_used(page)}
+        self.slot_holds = {slot: held for slot, held in self.slot_holds.items() if self.cache.slots.is_used(slot)}
+
+    @precondition(lambda self: self.cache is not None)
+    @invariant()
+    def every_page_has_one_owner(self):
+        nodes = list(self.cache._tree.nodes())
+        owned = [page for request in self.live for page in request.lease.private_pages] + [n.page for n in nodes]
+        assert len(owned) == len(set(owned)) == self.cache.pages.num_used
+        assert all(self.cache.pages.is_used(page) for page in owned)
+        counts = self.cache.page_counts()
+        assert counts.free + counts.cached + counts.leased == counts.total == PAGES
+
+    @precondition(lambda self: self.cache is not None)
+    @invariant()
+    def every_slot_has_one_owner(self):
+        owned = [slot for request in self.live for slot in request.lease.slots + request.lease.snapshot_slots]
+        owned += [node.slot for node in self.cache._tree.nodes() if node.slot]
+        assert len(owned) == len(set(owned)) == self.cache.slots.num_used
+        counts = self.cache.slot_counts()
+        assert counts.free + counts.cached + counts.leased == counts.total == SLOTS
+
+    @precondition(lambda self: self.cache is not None)
+    @invariant()
+    def locks_are_exact_and_protect_whole_paths(self):
+        locks, locked = Counter(), set()
+        for request in self.live:
+            node = request.lease.tip
+            assert node.parent is None or node.in_tree
+            locks[node] += 1
+            while node.parent:
+                locked.add(node)
+                node = node.parent
+        for node in list(locked):
+            locks[node.parent] += 1
+        nodes = list(self.cache._tree.nodes())
+        assert all(node.locks == locks[node] for node in nodes)
+        assert self.cache.page_counts().evictable == len(nodes) - len(locked)
+
+    @precondition(lambda self: self.cache is not None)
+    @invariant()
+    def shared_pages_of_a_request_are_the_trees_or_its_own_copies(self):
+        for request in self.live:
+            lease, path = request.lease, request.lease.tip.path_pages()
+            assert len(path) == lease.num_shared
+            for index, page in enumerate(path):
+                assert (lease.pages[index] == page) == (index not in lease.duplicates)
+
+    def teardown(self):
+        if self.cache is None:
+            return
+        for request in self.live:
+            self.cache.release(request.lease)
+        self.cache.flush()
+        assert self.cache.page_counts().free == PAGES
+        assert self.cache.slot_counts().free == SLOTS
+
+
+class KvLife(CacheLife):
+    """On a decode instance."""
+
+    def new_cache(self, lookahead):
+        return KvRadix(page_size=P, num_pages=PAGES, num_slots=SLOTS, lookahead=lookahead)
+
+
+class HybridLife(CacheLife):
+    """On an instance that computes prompts."""
+
+    def new_cache(self, lookahead):
+        return HybridRadix(page_size=P, num_pages=PAGES, num_slots=SLOTS, lookahead=lookahead, max_snapshots=3)
+
+
+class TestKvLife(KvLife.TestCase):
+    settings = SHORT
+
+
+class TestHybridLife(HybridLife.TestCase):
+    settings = SHORT
+
+
+@pytest.mark.nightly
+class TestKvLifeLong(KvLife.TestCase):
+    settings = LONG
+
+
+@pytest.mark.nightly
+class TestHybridLifeLong(HybridLife.TestCase):
+    settings = LONG
