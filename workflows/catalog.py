@@ -154,6 +154,7 @@ def load_catalog(folder: Path = schema.CONFIG_FOLDER) -> Catalog:
         mechanisms=_parse_map(schema.Mechanism, load(folder / "mechanisms.yaml")),
         launches=load(folder / "launches.yaml").data,
     )
+    catalog = _with_ascend(catalog, load(folder / "launches_ascend.yaml"))
     _check_references(catalog, ladders_yaml)
     for entry in catalog.rows.values():
         _check_row(catalog, entry)
@@ -179,6 +180,28 @@ def _rows(ladders: schema.Ladders, source: LocatedYaml) -> dict[str, CatalogRow]
                 raise CatalogError(f"{entry.where}: row {entry.name} stands twice, first at {rows[entry.name].where}")
             rows[entry.name] = entry
     return rows
+
+
+def _with_ascend(catalog: Catalog, source: LocatedYaml) -> Catalog:
+    """The published Ascend scenarios as a suite of rows that exist as scripts alone."""
+    rows = tuple(
+        schema.Row(
+            id=scenario,
+            question=f"{body['title']}: does the published launch meet {body['target']['tpot_ms']} ms a token?",
+            stack=schema.StackColumn(none="our engine does not run on NPUs"),
+            sglang=schema.SglangColumn(launch=scenario),
+            published=scenario,
+        )
+        for scenario, body in source.data.items()
+    )
+    suite = schema.Suite(question="What was published for GLM-5.1 on Ascend A3?", kind="script", rows=rows)
+    entries = {f"ascend/{row.id}": CatalogRow("ascend", suite, row, source.where(row.id)) for row in rows}
+    return dataclasses.replace(
+        catalog,
+        suites={**catalog.suites, "ascend": suite},
+        rows={**catalog.rows, **entries},
+        launches={**catalog.launches, **source.data},
+    )
 
 
 def _with_variants(catalog: Catalog) -> Catalog:

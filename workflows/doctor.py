@@ -5,7 +5,9 @@ import importlib.metadata as metadata
 import os
 import platform
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,9 @@ import psutil
 from workflows import provenance
 from workflows.catalog import Catalog
 from workflows.supervisor import host, ports
+from workloads.client import Target, run_workload
+from workloads.records import read_requests
+from workloads.spec import resolve as resolve_workload
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = {"torch": "the engine", "nixl": "cache transfer", "sglang-router": "the router", "snakemake": "the workflow"}
@@ -91,3 +96,38 @@ def _leftovers() -> Iterator[Finding]:
     ended = host.sweep(host.state_folder())
     for line in ended:
         yield Finding("left over", f"ended {line}", None)
+
+
+def client_ceiling() -> Iterator[str]:
+    """What the load client reaches against a server that answers at once: no engine can be measured beyond it."""
+    for streams in (16, 128):
+        yield _ceiling(streams)
+
+
+def _ceiling(streams: int) -> str:
+    workload = resolve_workload(
+        "decode",
+        {"input_len": 1024, "output_len": 256, "concurrency": streams, "passes": 1, "requests_per_pass": 2 * streams,
+         "min_window_s": 0.0, "page_size": 64},
+    )  # fmt: skip
+    server = subprocess.Popen(
+        [sys.executable, "-m", "workloads.null_server"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        with tempfile.TemporaryDirectory() as folder:
+            facts = run_workload(workload, Target(url=url), Path(folder), progress=False)
+            requests = read_requests(Path(folder))
+        measured = requests[requests["phase"] == "measured"]
+        tokens = int(measured["output_tokens"].sum())
+        seconds = float(measured["end_s"].max() - measured["start_s"].min())
+    finally:
+        server.communicate(timeout=10)
+    lag = facts["passes"][0].get("loop_lag_p99_ms")
+    rates = f"{tokens / seconds:,.0f} tokens/s, {len(measured) / seconds:,.0f} requests/s"
+    return f"{streams:4} streams: {rates}, event loop late by {lag} ms (p99)"

@@ -102,7 +102,7 @@ class Suite(Strict):
     """A ladder: rows that answer one question on one topology."""
 
     question: str
-    kind: Literal["serving", "accuracy", "micro"] = "serving"
+    kind: Literal["serving", "accuracy", "micro", "script"] = "serving"
     prefill: int = Field(default=1, ge=0)
     """Prefill instances."""
     decode: int = Field(default=1, ge=0)

@@ -75,6 +75,18 @@ class Crew:
             self._end()
         _merge_engine_logs(self._plan, attempt.folder)
 
+    def serve(self, keep_on: Callable[[], bool]) -> None:
+        """Servers and router until an interrupt, or until `keep_on` says no. Raises SessionError."""
+        try:
+            self._start_servers()
+            self._wait_ready(time.monotonic() + self._plan.limits.ready_timeout_s)
+            port = self._block.ports[self._plan.client.url_port]
+            self._attempt.say(f"ready at http://127.0.0.1:{port}; Ctrl-C stops it")
+            while keep_on():
+                self._watch("while it served")
+        finally:
+            self._end()
+
     def _start_servers(self) -> None:
         folder = self._attempt.folder
         for process in self._plan.processes:

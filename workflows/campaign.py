@@ -1,0 +1,103 @@
+"""One `np1d run`: what is selected, what is left to do, Snakemake, and a table of what came out.
+
+Exit code 0: every selected session is a valid result. 1: some are not, or Snakemake failed. 130: interrupted.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from workflows.catalog import load_catalog
+from workflows.overview import Outcome, outcomes, result_table
+from workflows.runner import PROFILE, dry_run, run_snakemake
+from workflows.targets import Selection
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """A selection of rows and how often to measure them."""
+
+    rows: tuple[str, ...]
+    testbed: str
+    engine: str
+    sessions: int
+    seed: int
+    stop: bool
+    profile: str
+
+    def run(self, out: Console, err: Console, *, force: bool, is_dry: bool, with_report: bool) -> int:
+        """Bring everything selected up to date. Raises WorkflowError for what the user can mend."""
+        selection = self._selection()
+        folders = selection.folders
+        for resolution in selection.resolutions:
+            if resolution.status != "runnable":
+                err.print(
+                    f"{resolution.entry.name}: {resolution.status.replace('_', ' ')}: {resolution.reason}", style="dim"
+                )
+        if is_dry:
+            out.print(dry_run(self._targets(selection, with_report), self._config()), highlight=False)
+            return 0
+        if force:
+            _forget(folders)
+        err.print(f"{len(folders)} sessions selected on {selection.testbed}", highlight=False)
+        code = run_snakemake(
+            self._targets(selection, with_report), self._config(), profile=self.profile or PROFILE,
+            arguments=("--quiet", "all") if not self.profile else (),
+        )  # fmt: skip
+        found = [o for o in outcomes(ROOT / "results") if _place(o) in set(folders)]
+        out.print(result_table(found, selection.catalog))
+        return _verdict(code, found, folders, err)
+
+    def _selection(self) -> Selection:
+        return Selection(self._values(), load_catalog())
+
+    def _values(self) -> dict[str, object]:
+        return {
+            "testbed": self.testbed,
+            "engine": self.engine,
+            "rows": list(self.rows),
+            "sessions": self.sessions,
+            "seed": self.seed,
+            "on_failure": "stop" if self.stop else "record",
+        }
+
+    def _config(self) -> list[str]:
+        return [
+            f"{key}={json.dumps(value) if isinstance(value, list) else value}" for key, value in self._values().items()
+        ]
+
+    def _targets(self, selection: Selection, with_report: bool) -> list[str]:
+        return [*selection.metrics_files, *(["report"] if with_report else [])]
+
+
+def _forget(folders: list[str]) -> None:
+    for folder in folders:
+        for name in ("status.json", "metrics.json"):
+            (ROOT / "results" / folder / name).unlink(missing_ok=True)
+
+
+def _place(outcome: Outcome) -> str:
+    return outcome.folder.relative_to(ROOT / "results").as_posix()
+
+
+def _verdict(code: int, found: list[Outcome], folders: list[str], err: Console) -> int:
+    if code == 130:
+        err.print("interrupted; finished sessions are kept, and the same command continues", highlight=False)
+        return 130
+    invalid = [outcome for outcome in found if outcome.verdict != "VALID"]
+    missing = len(folders) - len(found)
+    if invalid or missing:
+        err.print(
+            f"{len(invalid)} of {len(folders)} sessions are no valid result and {missing} did not run; "
+            "np1d rerun --failed --yes, then the same command, measures them again",
+            highlight=False,
+        )
+        return 1
+    if code:
+        err.print(f"the sessions are valid, but Snakemake ended with code {code}; logs/ has its steps", highlight=False)
+        return 1
+    return 0

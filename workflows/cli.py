@@ -1,0 +1,245 @@
+"""The command `np1d`: measure rows of the published tables, look at what came out, and keep it in order."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from workflows import doctor as doctoring
+from workflows import housekeeping
+from workflows.catalog import load_catalog
+from workflows.errors import WorkflowError
+from workflows.overview import outcomes, result_table, row_table
+from workflows.resolution import resolve
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+ABOUT = """Reproduce a published serving result, row by row.
+
+\b
+np1d run decode/fp8_kv      measure one row on the default testbed and update the report
+np1d list                   what there is to run here
+np1d plan decode/fp8_kv     everything a run would do, as data or as scripts
+"""
+
+
+app = typer.Typer(
+    help=ABOUT, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+tune = typer.Typer(help="Search for the fastest kernel settings of this machine.", no_args_is_help=True)
+app.add_typer(tune, name="tune")
+out = Console(soft_wrap=False)
+err = Console(stderr=True)
+
+Testbed = Annotated[str, typer.Option(help="Where to run: np1d list --testbeds shows them.")]
+Engine = Annotated[str, typer.Option(help="stack (ours), sglang (the published one), or the testbed's default.")]
+Rows = Annotated[list[str] | None, typer.Argument(help="Rows (decode/fp8_kv) or whole suites (decode).")]
+
+
+@app.command()
+def doctor(
+    testbed: Testbed = "cpu",
+    measure: Annotated[bool, typer.Option(help="Also measure what the load client can drive at most.")] = False,
+) -> None:
+    """Check whether this machine can run a testbed, and say what is missing."""
+    bad = 0
+    for finding in doctoring.examine(load_catalog(), testbed):
+        mark = {True: ("ok", "green"), False: ("BAD", "red"), None: ("--", "dim")}[finding.is_ok]
+        hint = f"; {finding.way_out}" if finding.is_ok is False else ""
+        out.print(Text(f"{mark[0]:>4} ", mark[1]) + Text(f"{finding.what:14} {finding.found}{hint}"))
+        bad += finding.is_ok is False
+    if measure:
+        for line in doctoring.client_ceiling():
+            out.print(line, highlight=False)
+    if bad:
+        raise WorkflowError(f"{bad} finding{'s' if bad > 1 else ''} above must be mended before a run on {testbed}")
+
+
+@app.command("list")
+def list_rows(
+    rows: Rows = None,
+    testbed: Testbed = "cpu",
+    engine: Engine = "default",
+    results: Annotated[bool, typer.Option("--results", help="Show what has been measured instead.")] = False,
+    testbeds: Annotated[bool, typer.Option("--testbeds", help="Show the testbeds instead.")] = False,
+    generated: Annotated[bool, typer.Option("--generated", help="Show leave-one-out variants too.")] = False,
+) -> None:
+    """Show the rows, and whether they run on a testbed; or results, or testbeds."""
+    catalog = load_catalog()
+    if testbeds:
+        table = Table(box=None, pad_edge=False)
+        for name in ("testbed", "engine", "what it is"):
+            table.add_column(name)
+        for name, body in catalog.testbeds.items():
+            table.add_row(name, body.engine, body.title)
+        out.print(table)
+    elif results:
+        out.print(result_table(outcomes(RESULTS), catalog))
+    else:
+        entries = catalog.select(rows or catalog.suites)
+        if generated:
+            entries += [entry for entry in catalog.rows.values() if entry.generated and entry not in entries]
+        out.print(row_table((resolve(catalog, entry, testbed, engine) for entry in entries), testbed))
+
+
+@app.command()
+def plan(
+    row: Annotated[str, typer.Argument(help="A row, such as decode/fp8_kv, or on ascend_a3 a scenario.")],
+    workload: Annotated[str, typer.Option(help="One of the row's workloads; empty takes the first.")] = "",
+    testbed: Testbed = "cpu",
+    engine: Engine = "default",
+    session: Annotated[int, typer.Option(help="Number of the session; its prompts depend on it.")] = 0,
+    commands: Annotated[bool, typer.Option("--commands", help="Print one runnable script for each host.")] = False,
+    placement: Annotated[str, typer.Option(help="With --commands: hosts (ssh by hand) or srun.")] = "hosts",
+    hosts: Annotated[list[str] | None, typer.Option(help="With --commands: addresses of the hosts, in order.")] = None,
+    out_folder: Annotated[Path | None, typer.Option("--out", help="Write files here instead of printing.")] = None,
+) -> None:
+    """Print everything that one session would do: as plan.json, or as scripts for its hosts."""
+    from workflows.scripts import emit, render
+
+    if commands:
+        emit(render(row, workload, testbed, engine, hosts or [], placement), out_folder, out)
+        return
+    from workflows.planner import plan_session
+    from workloads.files import write_json
+
+    catalog = load_catalog()
+    chosen = workload or next(iter(catalog.row(row).workloads), "")
+    made = plan_session(row, chosen, testbed_id=testbed, session=session, engine=engine)
+    if out_folder:
+        write_json(out_folder / "plan.json", made.to_json())
+        out.print(f"{out_folder / 'plan.json'}; run it with: python -m workflows.session PLAN FOLDER")
+    else:
+        out.print_json(data=made.to_json())
+
+
+@app.command()
+def run(
+    rows: Rows = None,
+    testbed: Testbed = "cpu",
+    engine: Engine = "default",
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions of each cell; only missing ones are run.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the order of sessions.")] = 0,
+    demo: Annotated[bool, typer.Option("--demo", help="The rows that a first look shows.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Measure again what is measured already.")] = False,
+    stop: Annotated[bool, typer.Option("--stop-on-failure", help="End at the first failed session.")] = False,
+    report: Annotated[bool, typer.Option(help="Build the report afterwards.")] = True,
+    profile: Annotated[str, typer.Option(help="Snakemake profile, such as workflows/profiles/slurm.")] = "",
+) -> None:
+    """Measure rows, then put them beside the published values. Rows that are measured already are left alone."""
+    from workflows.campaign import Campaign
+
+    if demo and rows:
+        raise WorkflowError("give either rows or --demo")
+    campaign = Campaign(
+        rows=tuple(rows or ()), testbed=testbed, engine=engine, sessions=sessions, seed=seed, stop=stop, profile=profile
+    )
+    raise typer.Exit(campaign.run(out, err, force=force, is_dry=dry_run, with_report=report))
+
+
+@app.command()
+def serve(
+    row: Annotated[str, typer.Argument(help="Whose servers to start.")] = "decode/baseline",
+    testbed: Testbed = "cpu",
+) -> None:
+    """Start the servers and the router of a row and keep them up until Ctrl-C."""
+    from workflows.planner import plan_session
+    from workflows.serving import serve as keep_serving
+
+    made = plan_session(row, next(iter(load_catalog().row(row).workloads)), testbed_id=testbed)
+    folder = RESULTS / "serve" / row.replace("/", "_")
+    raise typer.Exit(keep_serving(made, folder))
+
+
+@app.command()
+def why(
+    cell: Annotated[str, typer.Argument(help="A session's folder, or suite/row/workload.")], testbed: Testbed = "cpu"
+) -> None:
+    """Say why a session would be measured again, setting by setting."""
+    folder = Path(cell) if Path(cell).is_dir() else RESULTS / testbed / cell
+    if folder.is_dir() and not (folder / "status.json").exists():
+        folder = next(iter(sorted(folder.glob("**/s0"))), folder)
+    reasons = housekeeping.why(folder, load_catalog())
+    for reason in reasons:
+        out.print(reason, highlight=False)
+    if not reasons:
+        out.print("nothing has changed: it would not be measured again")
+
+
+@app.command()
+def rerun(
+    failed: Annotated[bool, typer.Option("--failed", help="Every session that is no valid result.")] = False,
+    testbed: Annotated[str, typer.Option(help="Only of this testbed; empty: all.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only say what would be done.")] = False,
+) -> None:
+    """Take away the verdicts of failed sessions, so that the next run measures them again. Attempts are kept."""
+    if not failed:
+        raise WorkflowError("say what to run again: np1d rerun --failed")
+    found = [o for o in housekeeping.failed(RESULTS) if not testbed or o.cell.get("testbed") == testbed]
+    out.print(result_table(found, load_catalog()) if found else "there is no failed session")
+    if yes:
+        housekeeping.forget(found)
+        out.print(f"{len(found)} sessions will be measured by the next np1d run")
+    elif found:
+        out.print("np1d rerun --failed --yes does it")
+
+
+@app.command()
+def prune(yes: Annotated[bool, typer.Option("--yes", help="Delete them.")] = False) -> None:
+    """List results of rows that are no longer in the catalogue, and delete them with --yes."""
+    folders = list(housekeeping.orphans(RESULTS, load_catalog()))
+    for folder in folders:
+        out.print(str(folder.relative_to(ROOT)), highlight=False)
+    if yes:
+        housekeeping.remove(folders, RESULTS)
+        out.print(f"{len(folders)} deleted")
+    elif not folders:
+        out.print("nothing to prune")
+
+
+@app.command("import")
+def import_results(source: Annotated[Path, typer.Argument(help="Folder with sessions of another machine.")]) -> None:
+    """Take in sessions that ran elsewhere from their plans; each gets the next free number of its cell."""
+    taken = housekeeping.take_in(source, RESULTS)
+    for folder in taken:
+        out.print(str(folder.relative_to(ROOT)), highlight=False)
+    out.print(f"{len(taken)} sessions taken in; np1d run updates the report")
+
+
+@tune.command("moe")
+def tune_moe(
+    arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to the tuner.")] = None,
+) -> None:
+    """Search tiles of the expert GEMMs on recorded routes, and write the table that rows name."""
+    raise typer.Exit(_engine_verb("tune_moe", arguments or []))
+
+
+@app.command()
+def profile(arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to the profiler.")] = None) -> None:
+    """Time the regions of one decode or prefill step."""
+    raise typer.Exit(_engine_verb("profile", arguments or []))
+
+
+def _engine_verb(verb: str, arguments: list[str]) -> int:
+    if not any((ROOT / "stack" / verb).glob("__main__.py")) and not (ROOT / "stack" / f"{verb}.py").exists():
+        raise WorkflowError(f"not built yet: stack.{verb} is missing")
+    return subprocess.run([sys.executable, "-m", f"stack.{verb}", *arguments], cwd=ROOT, check=False).returncode
+
+
+def main() -> None:
+    """Run the command; a mistake of the user is one sentence and exit code 2."""
+    try:
+        app(prog_name="np1d")
+    except WorkflowError as error:
+        err.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

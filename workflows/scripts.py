@@ -1,0 +1,188 @@
+"""A row as runnable scripts, one for each host, and one that starts them through ssh or inside a SLURM allocation.
+
+Knows nothing of engines but their commands. Every word is quoted for the shell; a word with a `$` stays open to it.
+Nothing in a script comes from this machine.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from workflows.catalog import Catalog, load_catalog, nearest
+from workflows.engines.sglang import Command, ascend_commands, h200_commands
+from workflows.errors import CatalogError, NotApplicableError, WorkflowError
+from workflows.plan import Plan
+from workflows.planner import plan_session
+from workflows.resolution import resolve
+from workloads.files import write_atomically
+
+PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+EXAMPLE_HOSTS = ("192.0.2.10", "192.0.2.11")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Script:
+    """One file."""
+
+    name: str
+    text: str
+
+
+def render(row: str, workload: str, testbed_id: str, engine: str, hosts: Sequence[str], placement: str) -> list[Script]:
+    """All scripts of a row. Raises WorkflowError with the reason where there is none."""
+    if placement not in ("hosts", "srun"):
+        raise WorkflowError(f"placement must be hosts or srun, not {placement}")
+    catalog = load_catalog()
+    testbed = catalog.testbed(testbed_id)
+    entry = catalog.row(row)
+    resolution = resolve(catalog, entry, testbed_id, engine)
+    if resolution.status not in ("runnable", "script_only"):
+        raise NotApplicableError(f"{entry.name} does not run on {testbed_id}: {resolution.reason}")
+    if testbed.platform == "ascend":
+        return _ascend(catalog, entry.row.id, placement)
+    chosen = workload or entry.workloads[0]
+    if chosen not in entry.workloads:
+        raise CatalogError(f"{entry.name} has no workload {chosen}{nearest(chosen, entry.workloads)}")
+    if resolution.engine == "stack":
+        plan = plan_session(row, chosen, testbed_id=testbed_id, engine=engine, catalog=catalog)
+        return [Script("host_a.sh", _own_engine(plan))]
+    commands = h200_commands(catalog, entry.name, chosen, hosts=testbed.hosts)
+    return _h200(commands, testbed.hosts, hosts, placement, f"{entry.name} {chosen}")
+
+
+def emit(scripts: Sequence[Script], folder: Path | None, console: Console) -> None:
+    """Write the scripts into a folder, or print them one after the other."""
+    for script in scripts:
+        if folder:
+            write_atomically(folder / script.name, lambda path, text=script.text: path.write_text(text))  # type: ignore[misc]
+            (folder / script.name).chmod(0o755)
+            console.print(str(folder / script.name), highlight=False)
+        else:
+            console.file.write(f"# ---- {script.name}\n{script.text}\n")
+
+
+def quote(word: str) -> str:
+    """One shell word that means `word`, or what its `$` expressions come to."""
+    if PLAIN.fullmatch(word):
+        return word
+    if "$" in word:
+        return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`") + '"'
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def _h200(
+    commands: Sequence[Command], num_hosts: int, hosts: Sequence[str], placement: str, title: str
+) -> list[Script]:
+    addresses = list(hosts) or list(EXAMPLE_HOSTS[:num_hosts])
+    if len(addresses) != num_hosts:
+        raise WorkflowError(f"this placement has {num_hosts} hosts and {len(addresses)} were given")
+    names = [f"host_{'ab'[index]}.sh" for index in range(num_hosts)]
+    nodes = {f"NODE_{'AB'[index]}": address for index, address in enumerate(addresses)} if num_hosts > 1 else {}
+    scripts = [
+        Script(name, _host_script([c for c in commands if c.host == index], nodes, title))
+        for index, name in enumerate(names)
+    ]
+    return [*scripts, Script("launch.sh", _launcher(names, addresses, placement))] if num_hosts > 1 else scripts
+
+
+def _host_script(commands: Sequence[Command], nodes: dict[str, str], title: str) -> str:
+    lines = ["#!/usr/bin/env bash", f"# {title}: the processes of one host.", "set -euo pipefail", "mkdir -p logs"]
+    lines += [f"export {key}={quote(value)}" for key, value in nodes.items()]
+    lines += ["trap 'kill 0' EXIT", ""]
+    for command in commands:
+        if command.name == "bench":
+            lines += ["# flush every prefill and decode cache before a measured run, then:"]
+        lines += [_subshell(command, background=command.name != "bench"), ""]
+        if command.name == "router":
+            lines += ["until curl -sf "http://${NODE_A:-127.0.0.1}:8090/v1/models" > /dev/null; do sleep 5; done", ""]
+    if commands[-1].name != "bench":
+        lines.append("wait -n")
+    return "\n".join(lines) + "\n"
+
+
+def _subshell(command: Command, *, background: bool) -> str:
+    body = [f"unset {name}" for name in command.unset]
+    body += [f"export {key}={quote(value)}" for key, value in command.env.items()]
+    words = " ".join(quote(word) for word in command.argv)
+    redirect = f" > logs/{command.name}.log 2>&1" if background else f" | tee logs/{command.name}.log"
+    body.append(("exec " if background else "") + words + redirect)
+    inner = "\n".join(f"  {line}" for line in body)
+    return f"(\n{inner}\n)" + (" &" if background else "")
+
+
+def _launcher(names: Sequence[str], addresses: Sequence[str], placement: str) -> str:
+    lines = ["#!/usr/bin/env bash", "set -euo pipefail"]
+    if placement == "srun":
+        lines.append("# Inside one allocation: sbatch --nodes=2 --exclusive launch.sh")
+        lines.append('mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")')
+        for index, name in enumerate(names):
+            where = f'--nodes=1 --ntasks=1 --nodelist="${{NODES[{index}]}}" --kill-on-bad-exit=1'
+            lines.append(f"srun {where} bash {name} &")
+    else:
+        for name, address in zip(names, addresses, strict=True):
+            lines.append(f"ssh {quote(address)} bash -s < {name} &")
+    lines.append("wait -n")
+    return "\n".join(lines) + "\n"
+
+
+def _ascend(catalog: Catalog, scenario_id: str, placement: str) -> list[Script]:
+    scenario = catalog.launches[scenario_id]
+    commands = list(ascend_commands(scenario))
+    scripts = []
+    for host in sorted({command.host for command in commands}):
+        own = [command for command in commands if command.host == host]
+        scripts.append(Script(f"host_{host}.sh", _ascend_host(scenario, own)))
+    names = [script.name for script in scripts]
+    addresses = [f"<address of host {index}>" for index in range(len(names))]
+    return [*scripts, Script("launch.sh", _launcher(names, addresses, placement))]
+
+
+def _ascend_host(scenario: dict[str, object], commands: Sequence[Command]) -> str:
+    setup, topology = scenario["host_setup"], scenario["topology"]
+    assert isinstance(setup, dict) and isinstance(topology, dict)
+    variables = {**dict(scenario["shell_vars"]), **dict(scenario["common_env"])}  # type: ignore[call-overload]
+    lines = ["#!/usr/bin/env bash", f"# {scenario['title']}: fill in what stands in <>.", "mkdir -p logs"]
+    lines += setup["commands"]
+    lines += [f"source {path}" for path in setup["source"]]
+    lines += [f"unset {name}" for name in setup["env_unset"]]
+    for name, placeholders in topology["ip_placeholders"].items():
+        lines.append(f"{name}=({' '.join(quote(place) for place in placeholders)})")
+    lines += [f"export {key}={quote(str(value))}" for key, value in variables.items()]
+    lines.append("")
+    for command in commands:
+        lines += [_subshell(command, background=command.name != "benchmark"), ""]
+    if commands[-1].name != "benchmark":
+        lines.append("wait -n")
+    return "\n".join(lines) + "\n"
+
+
+def _own_engine(plan: Plan) -> str:
+    """Our own engine on one host, with the ports of the plan's first block."""
+    import json
+
+    ports: dict[str, int] = {}
+    for process in plan.processes:
+        for name in process.ports:
+            ports[name] = plan.limits.port_base + len(ports)
+
+    def fill(word: str) -> str:
+        for name, port in ports.items():
+            word = word.replace(f"{{port:{name}}}", str(port))
+        return word.replace("{python}", "python").replace("{dir}", "run")
+
+    lines = ["#!/usr/bin/env bash", f"# {plan.cell.name} on {plan.cell.testbed}: run it in the repository.",
+             "set -euo pipefail", "mkdir -p run", "trap 'kill 0' EXIT", ""]  # fmt: skip
+    if plan.model["build"]:
+        build = " ".join(quote(word) for word in ("python", *plan.model["build"]))
+        lines.append(f"[ -e {quote(plan.model['path'])}/config.json ] || {build}")
+    for process in plan.processes:
+        for name, content in process.files.items():
+            lines += [f"cat > run/{name} <<'JSON'", json.dumps(content, indent=1), "JSON"]
+        env = "".join(f"{key}={quote(value)} " for key, value in process.env.items())
+        lines.append(f"{env}{' '.join(quote(fill(word)) for word in process.command)} > run/{process.name}.log 2>&1 &")
+    lines += ["cat > run/workload.json <<'JSON'", json.dumps(plan.client.workload, indent=1), "JSON"]
+    lines += [" ".join(quote(fill(word)) for word in plan.client.command), "python -m workloads.metrics run"]
+    return "\n".join(lines) + "\n"
