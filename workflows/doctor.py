@@ -15,6 +15,7 @@ import psutil
 
 from workflows import provenance
 from workflows.catalog import Catalog
+from workflows.errors import WorkflowError
 from workflows.supervisor import host, ports
 from workloads.client import Target, run_workload
 from workloads.records import read_requests
@@ -119,9 +120,11 @@ def _ceiling(streams: int) -> str:
     )
     try:
         assert server.stdout is not None
-        url = server.stdout.readline().split()[-1]
+        said = server.stdout.readline().split()
+        if not said:
+            raise WorkflowError("the client's test server did not start; python -m workloads.null_server says why")
         with tempfile.TemporaryDirectory() as folder:
-            facts = run_workload(workload, Target(url=url), Path(folder), progress=False)
+            facts = run_workload(workload, Target(url=said[-1]), Path(folder), progress=False)
             requests = read_requests(Path(folder))
         measured = requests[requests["phase"] == "measured"]
         tokens = int(measured["output_tokens"].sum())

@@ -20,6 +20,7 @@ from workflows.resolution import resolve
 from workloads.files import write_atomically
 
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+WAIT_FOR_ROUTER = 'until curl -sf "http://${NODE_A:-127.0.0.1}:8090/v1/models" > /dev/null; do sleep 5; done'
 EXAMPLE_HOSTS = ("192.0.2.10", "192.0.2.11")
 
 
@@ -97,7 +98,7 @@ def _host_script(commands: Sequence[Command], nodes: dict[str, str], title: str)
             lines += ["# flush every prefill and decode cache before a measured run, then:"]
         lines += [_subshell(command, background=command.name != "bench"), ""]
         if command.name == "router":
-            lines += ["until curl -sf "http://${NODE_A:-127.0.0.1}:8090/v1/models" > /dev/null; do sleep 5; done", ""]
+            lines += [WAIT_FOR_ROUTER, ""]
     if commands[-1].name != "bench":
         lines.append("wait -n")
     return "\n".join(lines) + "\n"
