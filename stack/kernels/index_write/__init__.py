@@ -16,4 +16,4 @@ Hadamard). Earlier tokens of an open pool come from this pass or from the ring. 
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("triton_pool", "torch_pool"))
+OP = Op(__name__, impls=("cuda_pool", "torch_pool"))

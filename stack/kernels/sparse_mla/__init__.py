@@ -10,4 +10,4 @@ Probabilities are multiplied in the compute dtype (FP8 kernels: times 448, E4M3)
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("tilelang_prefill", "tilelang_partial", "flash_mla", "torch_gather"))
+OP = Op(__name__, impls=("cuda_gather", "torch_gather"))

@@ -1,0 +1,317 @@
+// KDA for one token, a verify's rows and the fold of accepted rows: one recurrence, so that the three agree bit for bit.
+//
+// A block of 256 threads owns one head of one request. A thread holds 16 keys x 4 columns of the state: what it reads of a row (decay, k, q) serves
+// four columns, since the shared memory's bandwidth to registers, not arithmetic, is what one column a thread would run into. Lanes 4g .. 4g + 3
+// hold keys 16g .. 16g + 15. Rows are prepared first, one warp a row and part (convolution, SiLU, norm or decay), into shared memory.
+#include <cuda_bf16.h>
+#include <cstdint>
+
+namespace {
+
+constexpr int kD = 128, kKeys = 16, kPitch = 20, kMaxRows = 8, kThreads = 256;  // the pitch keeps the eight key groups in different banks
+
+template <typename T> __device__ __forceinline__ float to_float(T x) { return static_cast<float>(x); }
+template <> __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <typename T> __device__ __forceinline__ T from_float(float x) { return static_cast<T>(x); }
+template <> __device__ __forceinline__ __nv_bfloat16 from_float(float x) { return __float2bfloat16(x); }
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+
+struct Row {
+  float q[8 * kPitch];
+  float k[8 * kPitch];
+  float decay[8 * kPitch];
+  float v[kD];
+  float beta;
+  float unused[3];
+};
+
+__device__ __forceinline__ float4* channels(float* of, int lane) {
+  return reinterpret_cast<float4*>(of + (lane / 4) * kPitch + (lane % 4) * 4);  // channels 4 lane .. 4 lane + 3
+}
+
+template <typename T> __device__ __forceinline__ float4 load4(const T* at);
+template <> __device__ __forceinline__ float4 load4(const float* at) { return *reinterpret_cast<const float4*>(at); }
+template <> __device__ __forceinline__ float4 load4(const __nv_bfloat16* at) {
+  const uint2 raw = *reinterpret_cast<const uint2*>(at);
+  const float2 a = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.x)), b = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.y));
+  return make_float4(a.x, a.y, b.x, b.y);
+}
+template <typename T> __device__ __forceinline__ void store4(T* at, float4 x);
+template <> __device__ __forceinline__ void store4(float* at, float4 x) { *reinterpret_cast<float4*>(at) = x; }
+template <> __device__ __forceinline__ void store4(__nv_bfloat16* at, float4 x) {
+  __nv_bfloat162 a = __floats2bfloat162_rn(x.x, x.y), b = __floats2bfloat162_rn(x.z, x.w);
+  *reinterpret_cast<uint2*>(at) = make_uint2(*reinterpret_cast<uint32_t*>(&a), *reinterpret_cast<uint32_t*>(&b));
+}
+template <typename T> __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
+
+// x / sqrt(sum over the head's 128 channels + 1e-6), one warp
+__device__ __forceinline__ float4 normed(float4 x, float scale) {
+  float square = __fmaf_rn(x.w, x.w, __fmaf_rn(x.z, x.z, __fmaf_rn(x.y, x.y, __fmul_rn(x.x, x.x))));
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) square += __shfl_xor_sync(~0u, square, lane);
+  const float root = sqrtf(square + 1e-6f);
+  return make_float4(x.x / root * scale, x.y / root * scale, x.z / root * scale, x.w / root * scale);
+}
+
+__device__ __forceinline__ float4 decays(float4 log) { return make_float4(expf(log.x), expf(log.y), expf(log.z), expf(log.w)); }
+
+// Where a thread's part of the state lies: keys 16 group + i, columns first + j. After a sum over the keys it holds column `owned`.
+struct Place {
+  int group, first, owned;
+  bool high, odd, twin;  // lane bits 4, 3 and 2: which columns are kept when sums are scattered over the lanes
+};
+
+__device__ __forceinline__ Place place() {
+  const int lane = threadIdx.x % 32, first = (threadIdx.x / 32) * 16 + (lane % 4) * 4;
+  const bool high = lane & 16, odd = lane & 8;
+  return Place{lane / 4, first, first + (high ? 2 : 0) + (odd ? 1 : 0), high, odd, (lane & 4) != 0};
+}
+
+// Sum over the eight key groups; each lane gets the column that it owns.
+__device__ __forceinline__ float scatter_sum(const float (&x)[4], const Place& at) {
+  float a = at.high ? x[2] : x[0], b = at.high ? x[3] : x[1];
+  a = __fadd_rn(a, __shfl_xor_sync(~0u, at.high ? x[0] : x[2], 16));
+  b = __fadd_rn(b, __shfl_xor_sync(~0u, at.high ? x[1] : x[3], 16));
+  float c = at.odd ? b : a;
+  c = __fadd_rn(c, __shfl_xor_sync(~0u, at.odd ? a : b, 8));
+  return __fadd_rn(c, __shfl_xor_sync(~0u, c, 4));
+}
+
+// The inverse: every lane gets all four columns.
+__device__ __forceinline__ void gather_columns(float mine, const Place& at, float (&x)[4]) {
+  const float near = __shfl_xor_sync(~0u, mine, 8), a = at.odd ? near : mine, b = at.odd ? mine : near;
+  const float far_a = __shfl_xor_sync(~0u, a, 16), far_b = __shfl_xor_sync(~0u, b, 16);
+  x[0] = at.high ? far_a : a, x[1] = at.high ? far_b : b, x[2] = at.high ? a : far_a, x[3] = at.high ? b : far_b;
+}
+
+// S <- diag(decay) S; u = beta (v - S'k); S <- S + k u; returns S'q of the owned column. Every product and sum is named, so that no two
+// callers contract differently.
+template <bool kOutput>
+__device__ __forceinline__ float step(float (&s)[kKeys][4], const Row& row, const Place& at) {
+  float k[kKeys], kv[4] = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+  for (int i = 0; i < kKeys; i += 4) {
+    const float4 d4 = *reinterpret_cast<const float4*>(row.decay + at.group * kPitch + i), k4 = *reinterpret_cast<const float4*>(row.k + at.group * kPitch + i);
+    const float d[4] = {d4.x, d4.y, d4.z, d4.w};
+    k[i] = k4.x, k[i + 1] = k4.y, k[i + 2] = k4.z, k[i + 3] = k4.w;
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        s[i + n][c] = __fmul_rn(s[i + n][c], d[n]);
+        kv[c] = __fmaf_rn(s[i + n][c], k[i + n], kv[c]);
+      }
+  }
+  float u[4], o[4] = {0.f, 0.f, 0.f, 0.f};
+  gather_columns(__fmul_rn(row.beta, __fsub_rn(row.v[at.owned], scatter_sum(kv, at))), at, u);
+#pragma unroll
+  for (int i = 0; i < kKeys; i += 4) {
+    float4 q4 = make_float4(0.f, 0.f, 0.f, 0.f);
+    if constexpr (kOutput) q4 = *reinterpret_cast<const float4*>(row.q + at.group * kPitch + i);
+    const float q[4] = {q4.x, q4.y, q4.z, q4.w};
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        s[i + n][c] = __fmaf_rn(k[i + n], u[c], s[i + n][c]);
+        if constexpr (kOutput) o[c] = __fmaf_rn(s[i + n][c], q[n], o[c]);
+      }
+  }
+  if constexpr (kOutput) return scatter_sum(o, at);
+  return 0.f;
+}
+
+template <typename State> __device__ __forceinline__ void load_state(float (&s)[kKeys][4], const State* from, const Place& at) {
+#pragma unroll
+  for (int i = 0; i < kKeys; ++i) {
+    const float4 x = load4(from + (at.group * kKeys + i) * kD + at.first);
+    s[i][0] = x.x, s[i][1] = x.y, s[i][2] = x.z, s[i][3] = x.w;
+  }
+}
+
+template <typename State> __device__ __forceinline__ void store_state(const float (&s)[kKeys][4], State* to, const Place& at) {
+#pragma unroll
+  for (int i = 0; i < kKeys; ++i)
+    store4(to + (at.group * kKeys + i) * kD + at.first, make_float4(s[i][0], s[i][1], s[i][2], s[i][3]));
+}
+
+// The state is needed only once the rows are prepared: bring it near meanwhile, without holding registers.
+template <typename State> __device__ __forceinline__ void prefetch_state(const State* at) {
+  const char* bytes = reinterpret_cast<const char*>(at);
+  for (int line = threadIdx.x; line < kD * kD * static_cast<int>(sizeof(State)) / 128; line += kThreads)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(bytes + line * 128));
+}
+
+}  // namespace
+
+struct StepArguments {
+  const void *x, *f, *b, *weight, *a_log, *dt_bias;
+  void *state, *conv;
+  const int *slot, *entry;
+  void *ring_k, *ring_v;
+  float *ring_g, *ring_beta;
+  void *ring_x, *snapshots, *out;
+  int64_t x_row, f_row, f_head, b_row, state_slot, state_head, conv_slot, conv_head;
+  int64_t ring_k_entry, ring_k_row, ring_g_entry, ring_g_row, ring_beta_entry, ring_beta_row, ring_x_entry, ring_x_row;
+  int64_t snap_entry, snap_row, snap_head;
+  int width, num_heads;
+  float lower_bound, scale;
+};
+
+// One block per (head, request). `kAdvance` writes the state and the window back; otherwise the ring is written.
+template <typename X, typename State, typename Conv, typename Weight, bool kAdvance>
+__device__ __forceinline__ void rows(const StepArguments& a) {
+  __shared__ __align__(16) Row prepared[kAdvance ? 1 : kMaxRows];
+  const int head = blockIdx.x, request = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int width = kAdvance ? 1 : a.width;
+  const Place at_state = place();
+  const int slot = a.slot[request];
+  X* out = static_cast<X*>(a.out) + (static_cast<int64_t>(request) * width * a.num_heads + head) * kD + at_state.owned;
+  const int64_t out_row = static_cast<int64_t>(a.num_heads) * kD;
+  if (slot == 0) {
+    for (int w = 0; w < width; ++w) out[w * out_row] = from_float<X>(0.f);
+    return;
+  }
+  const int entry = kAdvance ? 0 : a.entry[request];
+  const bool keep = !kAdvance && entry > 0;
+  const int64_t part_size = static_cast<int64_t>(a.num_heads) * kD, channel = static_cast<int64_t>(head) * kD + lane * 4;
+  State* state = static_cast<State*>(a.state) + slot * a.state_slot + head * a.state_head;
+  prefetch_state(state);
+
+  for (int task = warp; task < width * 4; task += kThreads / 32) {
+    const int w = task / 4, part = task % 4;  // q, k, v, decay
+    const int64_t row = static_cast<int64_t>(request) * width + w;
+    if (part == 3) {
+      const float pace = expf(static_cast<const float*>(a.a_log)[head]);
+      const float4 bias = load4(static_cast<const float*>(a.dt_bias) + channel), f = load4(static_cast<const X*>(a.f) + row * a.f_row + head * a.f_head + lane * 4);
+      const float4 log = make_float4(a.lower_bound * sigmoid(pace * (f.x + bias.x)), a.lower_bound * sigmoid(pace * (f.y + bias.y)),
+                                     a.lower_bound * sigmoid(pace * (f.z + bias.z)), a.lower_bound * sigmoid(pace * (f.w + bias.w)));
+      *channels(prepared[w].decay, lane) = decays(log);
+      if (keep) store4(a.ring_g + entry * a.ring_g_entry + w * a.ring_g_row + channel, log);
+      if (lane == 0) {
+        const float beta = sigmoid(to_float(static_cast<const X*>(a.b)[row * a.b_row + head]));
+        prepared[w].beta = beta;
+        if (keep) a.ring_beta[entry * a.ring_beta_entry + w * a.ring_beta_row + head] = beta;
+      }
+      continue;
+    }
+    const int64_t at = part * part_size + channel;
+    Conv* window = static_cast<Conv*>(a.conv) + slot * a.conv_slot + head * a.conv_head + (part * kD + lane * 4) * 3;
+    const Weight* weight = static_cast<const Weight*>(a.weight) + at * 4;
+    const X* x = static_cast<const X*>(a.x) + row * a.x_row + at;
+    float past[4][3], now[4], u[4];
+    *reinterpret_cast<float4*>(now) = load4(x);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      if (w - 3 + i >= 0) {
+        const float4 before = load4(x + (i - 3) * a.x_row);
+        past[0][i] = before.x, past[1][i] = before.y, past[2][i] = before.z, past[3][i] = before.w;
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) past[c][i] = to_float(window[c * 3 + w + i]);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float4 tap = load4(weight + c * 4);
+      const float y = __fmaf_rn(now[c], tap.w, __fmaf_rn(past[c][2], tap.z, __fmaf_rn(past[c][1], tap.y, __fmul_rn(past[c][0], tap.x))));
+      u[c] = rounded<X>(y * sigmoid(y));
+    }
+    const float4 value = make_float4(u[0], u[1], u[2], u[3]);
+    if (part == 2) *reinterpret_cast<float4*>(prepared[w].v + lane * 4) = value;
+    else *channels(part == 0 ? prepared[w].q : prepared[w].k, lane) = normed(value, part == 0 ? a.scale : 1.f);
+    if (keep) {
+      store4(static_cast<Conv*>(a.ring_x) + entry * a.ring_x_entry + w * a.ring_x_row + at, make_float4(now[0], now[1], now[2], now[3]));
+      if (part > 0) store4(static_cast<X*>(part == 1 ? a.ring_k : a.ring_v) + entry * a.ring_k_entry + w * a.ring_k_row + channel, value);
+    }
+    if constexpr (kAdvance) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        window[c * 3] = from_float<Conv>(past[c][1]), window[c * 3 + 1] = from_float<Conv>(past[c][2]), window[c * 3 + 2] = from_float<Conv>(now[c]);
+      }
+    }
+  }
+  __syncthreads();
+  float s[kKeys][4];
+  load_state(s, state, at_state);
+#pragma unroll 1
+  for (int w = 0; w < width; ++w) {
+    const float o = step<true>(s, prepared[w], at_state);
+    if (!at_state.twin) out[w * out_row] = from_float<X>(o);
+    if (keep && a.snapshots != nullptr)
+      store_state(s, static_cast<State*>(a.snapshots) + entry * a.snap_entry + w * a.snap_row + head * a.snap_head, at_state);
+  }
+  if constexpr (kAdvance) store_state(s, state, at_state);
+}
+
+struct FoldArguments {
+  void *state, *conv;
+  const void *ring_k, *ring_v;
+  const float *ring_g, *ring_beta;
+  const void *ring_x, *snapshots;
+  const int *slot, *entry, *accepted;
+  int64_t state_slot, state_head, state_layer, conv_slot, conv_head, conv_layer;
+  int64_t k_layer, k_entry, k_row, g_layer, g_entry, g_row, beta_layer, beta_entry, beta_row, x_layer, x_entry, x_row;
+  int64_t snap_layer, snap_entry, snap_row, snap_head;
+  int num_heads;
+};
+
+// One block per (head, layer, request).
+template <typename X, typename State, typename Conv>
+__device__ __forceinline__ void fold(const FoldArguments& a) {
+  __shared__ __align__(16) Row prepared[kMaxRows];
+  const int head = blockIdx.x, layer = blockIdx.y, request = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Place at_state = place();
+  const int slot = a.slot[request], entry = a.entry[request], accepted = a.accepted[request];
+  if (slot == 0 || entry == 0 || accepted <= 0) return;
+  const int64_t channel = static_cast<int64_t>(head) * kD + lane * 4, part_size = static_cast<int64_t>(a.num_heads) * kD;
+  State* state = static_cast<State*>(a.state) + slot * a.state_slot + head * a.state_head + layer * a.state_layer;
+  float s[kKeys][4];
+  if (a.snapshots != nullptr) {
+    load_state(s, static_cast<const State*>(a.snapshots) + layer * a.snap_layer + entry * a.snap_entry + (accepted - 1) * a.snap_row + head * a.snap_head, at_state);
+  } else {
+    prefetch_state(state);
+    for (int w = warp; w < accepted; w += kThreads / 32) {
+      const int64_t at = layer * a.k_layer + entry * a.k_entry + w * a.k_row + channel;
+      *channels(prepared[w].k, lane) = normed(load4(static_cast<const X*>(a.ring_k) + at), 1.f);
+      *reinterpret_cast<float4*>(prepared[w].v + lane * 4) = load4(static_cast<const X*>(a.ring_v) + at);
+      *channels(prepared[w].decay, lane) = decays(load4(a.ring_g + layer * a.g_layer + entry * a.g_entry + w * a.g_row + channel));
+      if (lane == 0) prepared[w].beta = a.ring_beta[layer * a.beta_layer + entry * a.beta_entry + w * a.beta_row + head];
+    }
+    __syncthreads();
+    load_state(s, state, at_state);
+#pragma unroll 1
+    for (int w = 0; w < accepted; ++w) step<false>(s, prepared[w], at_state);
+  }
+  store_state(s, state, at_state);
+  for (int c = threadIdx.x; c < 3 * kD; c += kThreads) {
+    Conv* window = static_cast<Conv*>(a.conv) + slot * a.conv_slot + head * a.conv_head + layer * a.conv_layer + c * 3;
+    const Conv* x = static_cast<const Conv*>(a.ring_x) + layer * a.x_layer + entry * a.x_entry + (c / kD) * part_size + head * kD + c % kD;
+    Conv next[3];
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int from = accepted + i - 3;  // row of the verify; negative rows lie in the old window
+      next[i] = from < 0 ? window[from + 3] : x[from * a.x_row];
+    }
+#pragma unroll
+    for (int i = 0; i < 3; ++i) window[i] = next[i];
+  }
+}
+
+#define ENTRIES(suffix, State, Weight)                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_decode_##suffix(const __grid_constant__ StepArguments a) {                    \
+    rows<__nv_bfloat16, State, __nv_bfloat16, Weight, true>(a);                                                                          \
+  }                                                                                                                                      \
+  extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_verify_##suffix(const __grid_constant__ StepArguments a) {                    \
+    rows<__nv_bfloat16, State, __nv_bfloat16, Weight, false>(a);                                                                         \
+  }
+
+ENTRIES(f32, float, float)
+ENTRIES(bf16, __nv_bfloat16, float)
+extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_fold_f32(const __grid_constant__ FoldArguments a) {
+  fold<__nv_bfloat16, float, __nv_bfloat16>(a);
+}
+extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_fold_bf16(const __grid_constant__ FoldArguments a) {
+  fold<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>(a);
+}

@@ -1,0 +1,196 @@
+"""Every GPU kernel compiles for Hopper on a machine without a GPU, with the arguments that its own wrapper passes.
+
+Launches are replaced by compilations: Triton's by a warm-up against a stated target, CUDA sources' by nvcc where it
+is installed.
+"""
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.runtime.jit import JITFunction  # noqa: E402
+
+from stack.core.memory import ReplayRing  # noqa: E402
+from stack.kernels import cuda_source  # noqa: E402
+from stack.kernels.catalog import OPS  # noqa: E402
+from stack.kernels.quantize_rows.torch_group import quantize_rows  # noqa: E402
+from stack.kernels.quantized import Fp8Weight  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+FP8, BF16, I32 = torch.float8_e4m3fn, torch.bfloat16, torch.int32
+
+
+class _Target:
+    """What Triton asks of a driver before it compiles."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a compilation asked the driver for {name}")
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that were compiled in place of launches."""
+    names: list[str] = []
+
+    def compile_triton(self: Any, grid: Any) -> Any:
+        names.append(self.fn.__name__)
+        return functools.partial(self.run, grid=grid, warmup=True)
+
+    def compile_cuda(self: cuda_source.CudaKernel, grid: Any, threads: int, arguments: Any) -> None:
+        cubin = cuda_source.compile_source(self.source, self.defines)
+        assert self.name.encode() in cubin.read_bytes()
+        names.append(self.name)
+
+    from triton.runtime import driver
+
+    driver.set_active(_Target())  # type: ignore[arg-type]
+    monkeypatch.setattr(JITFunction, "__getitem__", compile_triton)
+    monkeypatch.setattr(cuda_source.CudaKernel, "launch", compile_cuda)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132), raising=True
+    )
+    if cuda_source.compiler() is None:
+        pytest.skip("nvcc is not installed")
+    return names
+
+
+def impl(op: str, name: str) -> Any:
+    """An implementation's function, whatever the device."""
+    return getattr(OPS[op].module(name), op)
+
+
+def bf16(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=BF16)
+
+
+def ints(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=I32)
+
+
+def fp8_weight(*shape: int) -> Fp8Weight:
+    return Fp8Weight(torch.zeros(shape).to(FP8), torch.ones(*shape[:-2], shape[-2] // 128, shape[-1] // 128))
+
+
+@pytest.mark.parametrize("width", [512, 4096])
+def test_row_kernels(compiled: list[str], width: int) -> None:
+    impl("rms_norm", "triton_rows")(bf16(3, width), bf16(width), eps=1e-5)
+    impl("swiglu", "triton_rows")(bf16(3, 2 * width), limit=10.0)
+    impl("swiglu", "triton_rows")(bf16(3, 2 * width), limit=None)
+    impl("quantize_rows", "triton_group")(bf16(3, width))
+    impl("swiglu_quant", "triton_fused")(bf16(3, 2 * width), limit=10.0)
+    impl("gated_norm", "triton_rows")(bf16(3, 16, 128), bf16(3, 16, 128), bf16(128), eps=1e-5)
+    assert set(compiled) == {"_norm", "_swiglu", "_quantize", "_fused", "_gate"}
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP8])
+def test_latents(compiled: list[str], dtype: torch.dtype) -> None:
+    pool = torch.zeros(4, 64, 512).to(dtype)
+    impl("latent_write", "triton_scatter")(bf16(3, 512), bf16(512), pool, torch.zeros(3, dtype=torch.int64), eps=1e-5)
+    for splits in (1, 3):
+        impl("sparse_mla", "cuda_gather")(bf16(3, 16, 512), pool, ints(3, 2112), scale=0.1, num_splits=splits)
+    assert {"_write", "_merge"} <= set(compiled)
+
+
+@pytest.mark.parametrize("name", ["triton_fused", "triton_unfused"])
+def test_convolution(compiled: list[str], name: str) -> None:
+    state = torch.zeros(3, 16, 3, 128, 3, dtype=BF16)
+    impl("kda_conv", name)(
+        bf16(5, 6144), torch.zeros(6144, 4), state, ints(2), ints(3), ints(5), ints(5), torch.ones(2, dtype=torch.bool)
+    )
+    assert "_conv" in compiled
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+def test_recurrent_steps(compiled: list[str], dtype: torch.dtype) -> None:
+    state, conv = torch.zeros(3, 16, 2, 128, 128, dtype=dtype), torch.zeros(3, 16, 2, 3, 128, 3, dtype=BF16)
+    heads = torch.zeros(2, 3, 8, 16, 128)
+    ring = ReplayRing(
+        k_NWHD=heads.to(BF16), v_NWHD=heads.to(BF16), g_NWHD=heads, beta_NWH=heads[..., 0], x_NWX=bf16(2, 3, 8, 6144)
+    )
+    layer = ReplayRing(
+        k_NWHD=ring.k_NWHD[0],
+        v_NWHD=ring.v_NWHD[0],
+        g_NWHD=ring.g_NWHD[0],
+        beta_NWH=ring.beta_NWH[0],
+        x_NWX=ring.x_NWX[0],
+    )
+    parameters = (torch.zeros(6144, 4), torch.zeros(16), torch.zeros(16, 128), state[:, :, 0], conv[:, :, 0], ints(2))
+    impl("kda_decode", "cuda_step")(bf16(2, 6144), bf16(2, 16, 128), bf16(2, 16), *parameters, lower_bound=-5.0)
+    rows = (bf16(16, 6144), bf16(16, 16, 128), bf16(16, 16))
+    impl("kda_verify", "cuda_chain")(*rows, *parameters, ints(2), layer, width=8, lower_bound=-5.0)
+    impl("kda_commit", "cuda_fold")(state, conv, ring, ints(2), ints(2), ints(2))
+    assert len(compiled) == 3
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP8])
+def test_indexer(compiled: list[str], dtype: torch.dtype) -> None:
+    codes, scales = torch.zeros(4, 64, 128).to(dtype), torch.zeros(4, 64) if dtype == FP8 else None
+    table, rows = ints(3, 4), (ints(2), ints(6), ints(6))
+    impl("index_write", "cuda_pool")(
+        bf16(6, 128), bf16(6, 128), bf16(128), bf16(128), bf16(4, 128), bf16(3, 12, 2, 128), codes, scales, table,
+        *rows,
+        ints(3), torch.zeros(6, dtype=torch.int64),
+    )  # fmt: skip
+    impl("index_select", "triton_paged")(
+        bf16(6, 32, 128), torch.zeros(6, 32), codes, scales, table, *rows, kpool=4, budget=512, max_context=1000,
+        workspace_bytes=1 << 20,
+    )  # fmt: skip
+    assert {"index_pool", "index_ring", "_score", "top_pools"} <= set(compiled)
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+@pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (72, 2), (288, 8)])
+def test_router(compiled: list[str], dtype: torch.dtype, experts: int, top_k: int) -> None:
+    options = {"top_k": top_k, "scaling": 2.5, "normalize": True}
+    impl("router", "triton_router")(
+        bf16(5, 256), torch.zeros(experts, 256, dtype=dtype), torch.zeros(experts), **options
+    )
+    assert compiled == ["_route"]
+
+
+@pytest.mark.parametrize("rows", [16, 300, 1000])
+def test_block_product(compiled: list[str], rows: int) -> None:
+    x = quantize_rows(torch.zeros(rows, 256))
+    impl("linear_fp8", "triton_block")(x, fp8_weight(256, 256), out_dtype=BF16)
+    assert compiled == ["_product"]
+
+
+@pytest.mark.parametrize("rows", [4, 64, 600])
+@pytest.mark.parametrize("fp8", [True, False])
+def test_experts(compiled: list[str], rows: int, fp8: bool) -> None:
+    if fp8:
+        experts = SimpleNamespace(gate_up=fp8_weight(8, 256, 256), down=fp8_weight(8, 256, 128))
+    else:
+        experts = SimpleNamespace(gate_up=bf16(8, 256, 256), down=bf16(8, 256, 128))
+    act = impl("swiglu_quant", "triton_fused")
+    impl("moe", "triton_grouped")(
+        bf16(rows, 256), ints(rows, 2), torch.zeros(rows, 2), experts, limit=10.0, swiglu_quant=act
+    )
+    assert {"moe_route", "_grouped", "moe_combine"} <= set(compiled)
+
+
+@pytest.mark.parametrize("name", ["cuda_fused", "cuda_unfused"])
+@pytest.mark.parametrize("width", [256, 4096])
+def test_boundary(compiled: list[str], name: str, width: int) -> None:
+    site = SimpleNamespace(fn_MD=torch.rand(24, 4 * width), base_M=torch.zeros(24), scale_3=torch.zeros(3))
+    streams = (bf16(5, width), bf16(5, 4, width), torch.zeros(5, 4), torch.zeros(5, 4, 4))
+    options = {"hc_eps": 1e-6, "norm_eps": 1e-5}
+    impl("mhc_boundary", name)(*streams, site, bf16(width), iters=20, **options)
+    OPS["mhc_boundary"].module(name).mhc_final(*streams, bf16(width), norm_eps=1e-5)
+    assert "mhc_write_back" in compiled
