@@ -48,14 +48,25 @@ def row_sigmoid(x: Tensor) -> Tensor:
     return torch.sigmoid(pad_rows(x.float(), _SIGMOID_ROWS).contiguous())[: x.shape[0]]
 
 
-def step(state_BKV: Tensor, k_BK: Tensor, v_BV: Tensor, decay_BK: Tensor, beta_B1: Tensor, q_BK: Tensor) -> Tensor:
-    """Advance B states in place by one token and return their outputs [B, V].
+def readers(k: Tensor, q: Tensor, decay: Tensor) -> Tensor:
+    """What `step` reads a state with: decayed key and query rows [..., 2, K]."""
+    return torch.stack((k * decay, q * decay), -2)
 
-    `decay_BK` is exp(g). Both products with the old state share one pass over it: S'k = S_old' (decay k) and
-    S_new' q = S_old' (decay q) + (k . q) u.
+
+def step(
+    state_HKV: Tensor, readers_H2K: Tensor, k_HK1: Tensor, v_HV: Tensor, decay_HK1: Tensor, beta_H1: Tensor
+) -> Tensor:
+    """Advance a state in place by one token; returns [H, 2, V]: the update u, and what the query saw of the old state.
+
+    `decay_HK1` is exp(g), `readers_H2K` come from `readers`. One pass over the old state serves both products:
+    S'k = S_old' (decay k) and S_new' q = S_old' (decay q) + (k . q) u, which `outputs` adds up.
     """
-    rows_B2K = torch.stack((k_BK, q_BK), 1) * decay_BK[:, None]
-    seen_B2V = torch.bmm(rows_B2K, state_BKV)
-    u_BV = (v_BV - seen_B2V[:, 0]) * beta_B1
-    state_BKV.mul_(decay_BK[:, :, None]).addcmul_(k_BK[:, :, None], u_BV[:, None])
-    return seen_B2V[:, 1] + (k_BK * q_BK).sum(-1, keepdim=True) * u_BV
+    seen_H2V = torch.bmm(readers_H2K, state_HKV)
+    u_HV = seen_H2V[:, 0].sub_(v_HV).mul_(beta_H1).neg_()
+    state_HKV.mul_(decay_HK1).addcmul_(k_HK1, u_HV[:, None])
+    return seen_H2V
+
+
+def outputs(steps: Tensor, k: Tensor, q: Tensor) -> Tensor:
+    """Outputs [..., V] from what `step` returned [..., 2, V]."""
+    return steps[..., 1, :] + (k * q).sum(-1, keepdim=True) * steps[..., 0, :]

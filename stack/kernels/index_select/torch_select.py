@@ -1,8 +1,9 @@
 """Score pools in fixed tiles, find each row's threshold, and list what lies above it (CPU).
 
 Every score comes from a product of one shape (rows in tiles, 64 pools), so it does not depend on the batch, and pools
-that no row of a block may see are never scored. T rows, n rows of a block, H index heads, D key width, P pools,
-W token slots.
+that no row of a request may see are never scored.
+
+T rows, B rows of a block, H index heads, D key width, P pools, C chosen pools, W token slots.
 """
 
 import torch
@@ -12,7 +13,12 @@ from stack.kernels.index_rows import quantize_index_rows
 from stack.kernels.row_tiles import tiled_matmul
 
 _POOL_TILE = 64
-_BLOCK_ROWS = 32
+_BLOCK_ROWS = 128
+
+
+def missing(device: str) -> str | None:
+    """The host walks over requests."""
+    return None if device == "cpu" else "its loop over requests is for the CPU"
 
 
 def index_select(
@@ -32,83 +38,107 @@ def index_select(
 ) -> Tensor:
     """Token slots int32 [T, W], valid ones first, -1 behind them and in padding rows."""
     width = -(-(budget * kpool + kpool - 1) // 64) * 64
-    index_TW = torch.full((q_THD.shape[0], width), -1, dtype=torch.int32)
-    q_THD = _as_scored(q_THD, scale_NQ is not None)
+    keys = _Keys(codes_NQD, scale_NQ, page_table_SP)
+    slot_T = slot_R.index_select(0, request_T.long()).long()
     weight_TH = w_TH.float() * q_THD.shape[-1] ** -0.5
-    requests, counts = torch.unique_consecutive(request_T, return_counts=True)
-    slots, end = slot_R.tolist(), 0
-    for request, count in zip(requests.tolist(), counts.tolist(), strict=True):
-        begin, end = end, end + count
-        if slots[request] == 0:
+    blocks = []
+    for begin in range(0, q_THD.shape[0], _BLOCK_ROWS):
+        rows = slice(begin, begin + _BLOCK_ROWS)
+        slots, seen = slot_T[rows], position_T[rows].long() + 1
+        scores_BP = _scores(q_THD[rows], weight_TH[rows], keys, slots, seen // kpool)
+        pools = _best_pools(scores_BP, seen // kpool, budget)
+        token_BW = _tokens(pools, seen, kpool, width)
+        pages = page_table_SP[slots].long()
+        page_BW = pages.gather(1, token_BW.clamp(min=0) // keys.page_size(kpool))
+        slot_BW = page_BW * keys.page_size(kpool) + token_BW % keys.page_size(kpool)
+        blocks.append(torch.where((token_BW >= 0) & (slots > 0)[:, None], slot_BW, -1).int())
+    return torch.cat(blocks)
+
+
+class _Keys:
+    """Pooled keys of one request at a time, dequantised once while its rows are scored."""
+
+    def __init__(self, codes_NQD: Tensor, scale_NQ: Tensor | None, page_table_SP: Tensor) -> None:
+        self._codes_NQD, self._scale_NQ, self._page_table_SP = codes_NQD, scale_NQ, page_table_SP
+        self._slot, self._keys_PD = 0, torch.empty(0, codes_NQD.shape[2])
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether queries are quantised too."""
+        return self._scale_NQ is not None
+
+    def page_size(self, kpool: int) -> int:
+        """Tokens of a page."""
+        return self._codes_NQD.shape[1] * kpool
+
+    def of(self, slot: int, num_pools: int) -> Tensor:
+        """FP32 keys [P, D] of the slot's first `num_pools` pools, and whatever follows up to whole tiles."""
+        num_rows = -(-num_pools // _POOL_TILE) * _POOL_TILE
+        if slot != self._slot or self._keys_PD.shape[0] < num_rows:
+            self._slot, self._keys_PD = slot, self._read(slot, num_rows)
+        return self._keys_PD[:num_rows]
+
+    def _read(self, slot: int, num_rows: int) -> Tensor:
+        pages = self._page_table_SP[slot, : -(-num_rows // self._codes_NQD.shape[1])].long()
+        if self._scale_NQ is None:
+            keys_PD = self._codes_NQD[pages].float().flatten(0, 1)
+        else:
+            codes = self._codes_NQD.view(torch.uint8)[pages].view(torch.float8_e4m3fn)
+            keys_PD = (codes.float() * self._scale_NQ[pages][..., None]).flatten(0, 1)
+        missing = num_rows - keys_PD.shape[0]
+        return torch.cat((keys_PD, keys_PD.new_zeros(missing, keys_PD.shape[1]))) if missing > 0 else keys_PD
+
+
+def _scores(q_BHD: Tensor, weight_BH: Tensor, keys: _Keys, slot_B: Tensor, candidates_B: Tensor) -> Tensor:
+    """FP32 scores [B, P]; what lies beyond a request's pools is never looked at."""
+    rows, heads = q_BHD.shape[:2]
+    q_BHD = _as_scored(q_BHD) if keys.is_fp8 else q_BHD.float()
+    width = -(-max(int(candidates_B.max()), 1) // _POOL_TILE) * _POOL_TILE
+    scores_BP = torch.zeros(rows, width)
+    slots, counts = torch.unique_consecutive(slot_B, return_counts=True)
+    ends = counts.cumsum(0).tolist()
+    for slot, end, count in zip(slots.tolist(), ends, counts.tolist(), strict=True):
+        own = slice(end - count, end)
+        num_pools = int(candidates_B[end - 1])
+        if slot == 0 or num_pools == 0:
             continue
-        positions = position_T[begin:end].long()
-        pages = page_table_SP[slots[request]].long()
-        keys_PD = _keys(codes_NQD, scale_NQ, pages, int(positions[-1] + 1) // kpool)
-        for first in range(0, count, _BLOCK_ROWS):
-            rows = slice(begin + first, min(end, begin + first + _BLOCK_ROWS))
-            seen = positions[first : first + _BLOCK_ROWS]
-            scores_nP = _scores(q_THD[rows], weight_TH[rows], keys_PD, int(seen[-1] + 1) // kpool)
-            pools_nB = _best_pools(scores_nP, (seen + 1) // kpool, budget)
-            index_TW[rows] = _tokens(pools_nB, seen, pages, kpool, codes_NQD.shape[1] * kpool, width)
-    return index_TW
+        q_XD = q_BHD[own].flatten(0, 1)
+        for tile, keys_PD in enumerate(keys.of(slot, num_pools).split(_POOL_TILE)):
+            products = tiled_matmul(q_XD, keys_PD).view(count, heads, _POOL_TILE).relu_()
+            scores_BP[own, tile * _POOL_TILE : (tile + 1) * _POOL_TILE] = torch.bmm(weight_BH[own, None], products)[
+                :, 0
+            ]
+    return scores_BP
 
 
-def _as_scored(q_THD: Tensor, is_fp8: bool) -> Tensor:
-    if not is_fp8:
-        return q_THD.float()
-    codes, scale = quantize_index_rows(q_THD)
+def _as_scored(q_BHD: Tensor) -> Tensor:
+    codes, scale = quantize_index_rows(q_BHD)
     return codes.float() * scale[..., None]
 
 
-def _keys(codes_NQD: Tensor, scale_NQ: Tensor | None, pages: Tensor, num_pools: int) -> Tensor:
-    used = pages[: -(-num_pools // codes_NQD.shape[1])]
-    if scale_NQ is None:
-        keys_PD = codes_NQD[used].float().flatten(0, 1)
-    else:
-        codes = codes_NQD.view(torch.uint8)[used].view(torch.float8_e4m3fn)
-        keys_PD = (codes.float() * scale_NQ[used][..., None]).flatten(0, 1)
-    missing = -keys_PD.shape[0] % _POOL_TILE
-    return torch.cat((keys_PD, keys_PD.new_zeros(missing, keys_PD.shape[1]))) if missing else keys_PD
-
-
-def _scores(q_nHD: Tensor, weight_nH: Tensor, keys_PD: Tensor, num_pools: int) -> Tensor:
-    rows, heads = q_nHD.shape[:2]
-    if num_pools == 0:
-        return q_nHD.new_zeros(rows, _POOL_TILE)
-    tiles = []
-    for tile in keys_PD[: -(-num_pools // _POOL_TILE) * _POOL_TILE].split(_POOL_TILE):
-        scores = tiled_matmul(q_nHD.flatten(0, 1), tile).view(rows, heads, _POOL_TILE).relu_()
-        tiles.append(torch.bmm(weight_nH[:, None], scores)[:, 0])
-    return torch.cat(tiles, 1)
-
-
-def _best_pools(scores_nP: Tensor, candidates_n: Tensor, budget: int) -> Tensor:
-    """Pool numbers [n, budget] in ascending order, -1 behind them; lowest pool first on ties."""
-    rows, num_pools = scores_nP.shape
+def _best_pools(scores_BP: Tensor, candidates_B: Tensor, budget: int) -> Tensor:
+    """Pool numbers [B, budget] in ascending order, -1 behind them; lowest pool first on ties."""
+    rows, num_pools = scores_BP.shape
     pool_P = torch.arange(num_pools)
-    is_candidate = pool_P < candidates_n[:, None]
-    chosen = is_candidate
+    chosen = is_candidate = pool_P < candidates_B[:, None]
     if num_pools > budget:
-        scores_nP = scores_nP.masked_fill(~is_candidate, -torch.inf)
-        threshold_n1 = scores_nP.topk(budget, dim=1, sorted=True).values[:, -1:]
-        above, ties = scores_nP > threshold_n1, scores_nP == threshold_n1
+        scores_BP = scores_BP.masked_fill(~is_candidate, -torch.inf)
+        threshold_B1 = scores_BP.topk(budget, dim=1, sorted=True).values[:, -1:]
+        above, ties = scores_BP > threshold_B1, scores_BP == threshold_B1
         chosen = (above | (ties & (ties.cumsum(1) <= budget - above.sum(1, keepdim=True)))) & is_candidate
-    column_nP = torch.where(chosen, chosen.cumsum(1) - 1, budget)
+    column_BP = torch.where(chosen, chosen.cumsum(1) - 1, budget)
     pools = torch.full((rows, budget + 1), -1)
-    return pools.scatter_(1, column_nP, pool_P.expand(rows, -1))[:, :budget]
+    return pools.scatter_(1, column_BP, pool_P.expand(rows, -1))[:, :budget]
 
 
-def _tokens(pools_nB: Tensor, position_n: Tensor, pages: Tensor, kpool: int, page_size: int, width: int) -> Tensor:
-    """Each pool's tokens, the open tail right behind the last of them, as token slots."""
-    rows, budget = pools_nB.shape
-    slot_K = torch.arange(kpool)
-    token_nBK = torch.where(pools_nB[..., None] >= 0, pools_nB[..., None] * kpool + slot_K, -1)
-    tail_n1 = ((position_n + 1) // kpool * kpool)[:, None]
-    tail_nK = tail_n1 + slot_K[:-1]
-    is_open = tail_nK <= position_n[:, None]
-    column_nK = torch.where(is_open, (pools_nB >= 0).sum(1, keepdim=True) * kpool + slot_K[:-1], width)
-    token_nW = torch.full((rows, width + 1), -1)
-    token_nW[:, : budget * kpool] = token_nBK.flatten(1)
-    token_nW = token_nW.scatter_(1, column_nK, torch.where(is_open, tail_nK, -1))[:, :width]
-    page_nW = pages[token_nW.clamp(min=0) // page_size]
-    return torch.where(token_nW >= 0, page_nW * page_size + token_nW % page_size, -1).int()
+def _tokens(pools_BC: Tensor, seen_B: Tensor, kpool: int, width: int) -> Tensor:
+    """Positions [B, W]: each pool's tokens, the open tail right behind the last of them, then -1."""
+    rows, budget = pools_BC.shape
+    offset_K = torch.arange(kpool)
+    token_BCK = torch.where(pools_BC[..., None] >= 0, pools_BC[..., None] * kpool + offset_K, -1)
+    tail_BK = (seen_B // kpool * kpool)[:, None] + offset_K[:-1]
+    is_open = tail_BK < seen_B[:, None]
+    column_BK = torch.where(is_open, (pools_BC >= 0).sum(1, keepdim=True) * kpool + offset_K[:-1], width)
+    token_BW = torch.full((rows, width + 1), -1)
+    token_BW[:, : budget * kpool] = token_BCK.flatten(1)
+    return token_BW.scatter_(1, column_BK, torch.where(is_open, tail_BK, -1))[:, :width]

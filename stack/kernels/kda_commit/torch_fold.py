@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from stack.core.memory import ReplayRing
-from stack.kernels.delta_rule import normalize, step
+from stack.kernels.delta_rule import normalize, readers, step
 from stack.kernels.kda_conv.torch_conv import read_windows, write_windows
 
 _KEPT = 3
@@ -36,15 +36,15 @@ def kda_commit(
 
 
 def _replay(state_HLKV: Tensor, ring: ReplayRing, entry: int, accepted: int) -> None:
-    heads, layers = state_HLKV.shape[:2]
-    work_BKV = state_HLKV.to(torch.float32, copy=True).flatten(0, 1)
     k, v, g = (field[:, entry, :accepted].float() for field in (ring.k_NWHD, ring.v_NWHD, ring.g_NWHD))
     k, decay = normalize(k), g.exp()
     beta = ring.beta_NWH[:, entry, :accepted, :, None].float()
-    for offset in range(accepted):
-        k_BK, v_BV, decay_BK, beta_B1 = (x[:, offset].transpose(0, 1).flatten(0, 1) for x in (k, v, decay, beta))
-        step(work_BKV, k_BK, v_BV, decay_BK, beta_B1, k_BK)
-    state_HLKV.copy_(work_BKV.view(heads, layers, *work_BKV.shape[1:]))
+    rows = (readers(k, k, decay), k[..., None], v, decay[..., None], beta)
+    for layer, per_layer in enumerate(zip(*rows, strict=True)):
+        work_HKV = state_HLKV[:, layer].to(torch.float32, copy=True)
+        for row in zip(*per_layer, strict=True):
+            step(work_HKV, *row)
+        state_HLKV[:, layer] = work_HKV.to(state_HLKV.dtype)
 
 
 def _shift(conv_HLCDW: Tensor, inputs_LAX: Tensor) -> None:

@@ -6,7 +6,16 @@ R requests, X = 3 * H * D channels, H heads, D = K = V widths, W = 3 kept inputs
 import torch
 from torch import Tensor
 
-from stack.kernels.delta_rule import convolve, log_decay, normalize, row_sigmoid, split_heads, step
+from stack.kernels.delta_rule import (
+    convolve,
+    log_decay,
+    normalize,
+    outputs,
+    readers,
+    row_sigmoid,
+    split_heads,
+    step,
+)
 from stack.kernels.kda_conv.torch_conv import read_windows, write_windows
 
 
@@ -32,15 +41,17 @@ def kda_decode(
     q, k, v = split_heads(u_RX, head_dim)
     q, k = normalize(q.float()) * head_dim**-0.5, normalize(k.float())
     decay = log_decay(f_RHD, A_log_H, dt_bias_HD, lower_bound).exp_()
-    beta = row_sigmoid(b_RH)[..., None]
-    o_RHD = torch.zeros_like(f_RHD, dtype=torch.float32, memory_format=torch.contiguous_format)
-    for row, slot in enumerate(slot_R.tolist()):
+    rows = (readers(k, q, decay), k[..., None], v.float(), decay[..., None], row_sigmoid(b_RH)[..., None])
+    steps_RH2V = q.new_zeros(*q.shape[:2], 2, head_dim)
+    for slot, out_H2V, *row in zip(slot_R.tolist(), steps_RH2V, *rows, strict=True):
         if slot == 0:
             continue
         state_HKV = state_SHKV[slot].float()
-        o_RHD[row] = step(state_HKV, k[row], v[row].float(), decay[row], beta[row], q[row])
+        out_H2V.copy_(step(state_HKV, *row))
         if state_SHKV.dtype != torch.float32:
             state_SHKV[slot] = state_HKV.to(state_SHKV.dtype)
+    o_RHD = outputs(steps_RH2V, k, q)
+    o_RHD[slots == 0] = 0.0
     live_L = slots.nonzero()[:, 0]
     windows = conv_SHCDW[slots[live_L]]
     write_windows(windows, inputs_R4X[live_L, 1:])

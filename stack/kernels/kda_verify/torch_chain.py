@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 
 from stack.core.memory import ReplayRing
-from stack.kernels.delta_rule import convolve, log_decay, normalize, row_sigmoid, split_heads, step
+from stack.kernels.delta_rule import (
+    convolve,
+    log_decay,
+    normalize,
+    outputs,
+    readers,
+    row_sigmoid,
+    split_heads,
+    step,
+)
 from stack.kernels.kda_conv.torch_conv import read_windows
 
 
@@ -40,16 +49,19 @@ def kda_verify(
     beta = row_sigmoid(b_TH)
     _keep(ring, slot_R, ring_R, width, k=raw_k, v=v, g=g, beta=beta, x=x_TX)
     decay = g.exp()
-    o_THD = torch.zeros_like(f_THD, dtype=torch.float32, memory_format=torch.contiguous_format)
+    rows = [readers(k, q, decay), k[..., None], v.float(), decay[..., None], beta[..., None]]
+    steps_TH2V = q.new_zeros(*q.shape[:2], 2, head_dim)
+    per_row = list(zip(steps_TH2V, *rows, strict=True))
     for request, (slot, entry) in enumerate(zip(slot_R.tolist(), ring_R.tolist(), strict=True)):
         if slot == 0:
             continue
         state_HKV = state_SHKV[slot].to(torch.float32, copy=True)
-        for offset in range(width):
-            t = request * width + offset
-            o_THD[t] = step(state_HKV, k[t], v[t].float(), decay[t], beta[t][:, None], q[t])
+        for offset, (out_H2V, *row) in enumerate(per_row[request * width : (request + 1) * width]):
+            out_H2V.copy_(step(state_HKV, *row))
             if snapshots_NWHKV is not None:
                 snapshots_NWHKV[entry, offset] = state_HKV.to(snapshots_NWHKV.dtype)
+    o_THD = outputs(steps_TH2V, k, q)
+    o_THD.unflatten(0, (-1, width))[slot_R == 0] = 0.0
     return o_THD.to(x_TX.dtype)
 
 

@@ -4,11 +4,13 @@ T rows, N streams, C channels, M = 2N + N*N coefficients. The Sinkhorn passes ru
 each pass is a handful of vector operations and no sum depends on the number of rows.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from stack.kernels.rms_norm.torch_rows import rms_norm
 from stack.kernels.row_tiles import pad_rows, tiled_matmul
 
 _BLOCK_ROWS = 64
@@ -38,12 +40,10 @@ def mhc_boundary(
     """Streams, the next sub-layer's normalised input, and what its own write-back will need."""
     streams_TNC = _write_back(y_TC, X_TNC, post_TN, comb_TNN)
     pre_TN, next_post_TN, next_comb_TNN = _coefficients(streams_TNC, site, hc_eps, norm_eps, iters)
-    x_TC = torch.cat(
-        [
-            _norm(torch.bmm(pre_BN[:, None], X_BNC.float())[:, 0].to(X_TNC.dtype), norm_weight_C, norm_eps)
-            for pre_BN, X_BNC in zip(pre_TN.split(_BLOCK_ROWS), streams_TNC.split(_BLOCK_ROWS), strict=True)
-        ]
-    )
+    x_TC = X_TNC.new_empty(X_TNC.shape[0], X_TNC.shape[2])
+    for rows in _blocks(X_TNC):
+        collapsed = torch.bmm(pre_TN[rows, None], streams_TNC[rows].float())[:, 0].to(X_TNC.dtype)
+        x_TC[rows] = rms_norm(collapsed, norm_weight_C, eps=norm_eps)
     return streams_TNC, x_TC, next_post_TN, next_comb_TNN
 
 
@@ -58,7 +58,7 @@ def mhc_final(
 ) -> tuple[Tensor, Tensor]:
     """The normalised mean of the streams, and the mean itself."""
     _, mean_TC = mhc_mean(y_TC, X_TNC, post_TN, comb_TNN)
-    return _norm(mean_TC, norm_weight_C, norm_eps), mean_TC
+    return rms_norm(mean_TC, norm_weight_C, eps=norm_eps), mean_TC
 
 
 def mhc_mean(
@@ -77,23 +77,19 @@ def _stream_mean(streams_TNC: Tensor) -> Tensor:
     return (total_TC / streams_TNC.shape[1]).to(streams_TNC.dtype)
 
 
-def _norm(x_TC: Tensor, weight_C: Tensor, eps: float) -> Tensor:
-    x32_TC = x_TC.float()
-    scale_T1 = torch.rsqrt(x32_TC.square().mean(-1, keepdim=True) + eps)
-    return (x32_TC * scale_T1 * weight_C.float()).to(x_TC.dtype)
+def _blocks(X_TNC: Tensor) -> Iterator[slice]:
+    return (slice(begin, begin + _BLOCK_ROWS) for begin in range(0, X_TNC.shape[0], _BLOCK_ROWS))
 
 
 def _write_back(y_TC: Tensor | None, X_TNC: Tensor, post_TN: Tensor | None, comb_TNN: Tensor | None) -> Tensor:
     if y_TC is None:
         return X_TNC
     assert post_TN is not None and comb_TNN is not None
-    parts = (t.split(_BLOCK_ROWS) for t in (y_TC, X_TNC, post_TN, comb_TNN))
-    return torch.cat([_write_back_block(*blocks) for blocks in zip(*parts, strict=True)])
-
-
-def _write_back_block(y_BC: Tensor, X_BNC: Tensor, post_BN: Tensor, comb_BNN: Tensor) -> Tensor:
-    mixed_BNC = torch.bmm(comb_BNN.transpose(1, 2), X_BNC.float())
-    return mixed_BNC.add_(post_BN[:, :, None] * y_BC.float()[:, None]).to(X_BNC.dtype)
+    streams_TNC = torch.empty_like(X_TNC)
+    for rows in _blocks(X_TNC):
+        mixed = torch.bmm(comb_TNN[rows].transpose(1, 2), X_TNC[rows].float())
+        streams_TNC[rows] = mixed.add_(post_TN[rows, :, None] * y_TC[rows, None].float())
+    return streams_TNC
 
 
 def _coefficients(
@@ -117,17 +113,9 @@ def _coefficients(
 
 def _sinkhorn(logits_IJT: Tensor, eps: float, iters: int) -> Tensor:
     exp_IJT = (logits_IJT - logits_IJT.amax(1, keepdim=True)).exp_()
-    comb_IJT = exp_IJT.div_(_sum(exp_IJT, 1)).add_(eps)
-    comb_IJT.div_(_sum(comb_IJT, 0).add_(eps))
+    comb_IJT = exp_IJT.div_(exp_IJT.sum(1, keepdim=True)).add_(eps)
+    comb_IJT.div_(comb_IJT.sum(0, keepdim=True).add_(eps))
     for _ in range(iters - 1):
-        comb_IJT.div_(_sum(comb_IJT, 1).add_(eps))
-        comb_IJT.div_(_sum(comb_IJT, 0).add_(eps))
+        comb_IJT.div_(comb_IJT.sum(1, keepdim=True).add_(eps))
+        comb_IJT.div_(comb_IJT.sum(0, keepdim=True).add_(eps))
     return comb_IJT
-
-
-def _sum(x_IJT: Tensor, dim: int) -> Tensor:
-    first, second, *rest = x_IJT.split(1, dim)
-    total = first + second
-    for part in rest:
-        total += part
-    return total
