@@ -49,7 +49,8 @@ class Worker:
         self._flushes: list[_Flush] = []
         self._drain_call: int | None = None
         self._expire_at_s = 0.0
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 2000)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
@@ -72,8 +73,8 @@ class Worker:
             raise
         finally:
             self._socket.close()
-            zmq.Context.instance().term()
-        self.close()
+            self._context.term()
+            self.close()
         return 0
 
     def turn(self) -> bool:
