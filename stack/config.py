@@ -299,6 +299,20 @@ def with_settings(config: EngineConfig, settings: dict[str, Any]) -> EngineConfi
     return from_dict(tree)
 
 
+def parse_settings(texts: list[str]) -> dict[str, Any]:
+    """`PATH=VALUE` arguments of a command line; a value is JSON, or text when it is not. Raises ConfigError."""
+    settings: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"--set takes PATH=VALUE, not {text!r}")
+        try:
+            settings[path] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[path] = value
+    return settings
+
+
 def setting_paths() -> dict[str, Any]:
     """Every dotted path of the tree with its default."""
     return dict(_leaves(to_dict(EngineConfig()), ""))

@@ -1,7 +1,7 @@
 """`python -m stack.engine.bench CONFIG.json`: one worker's loop under a closed load, without HTTP and without a router.
 
-For finding out where a step's time goes: the same scheduler, runner and caches that serve, driven by made-up prompts. Runs
-role `single`, and role `decode` with `synthetic_admission`. The last line of the output is JSON.
+For finding out where a step's time goes: the same scheduler, runner and caches that serve, driven by made-up prompts.
+Runs role `single`, and role `decode` with `synthetic_admission`. The last line of the output is JSON.
 
 Numbers of one window: `input_tok_s` counts prompt tokens that were computed, `output_tok_s` tokens that came out, both
 over the window's wall time; `idle_share` is the part of it in which no step ran on the device.

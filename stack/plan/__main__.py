@@ -8,10 +8,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from stack.cache.budget import MemoryPlan, plan_memory
-from stack.config import EngineConfig, load
+from stack.config import EngineConfig, load, parse_settings
 from stack.core.errors import CapacityError, ConfigError
 
 
@@ -19,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        config = load(options.config, dict(_setting(text) for text in options.set))
+        config = load(options.config, parse_settings(options.set))
         plan = plan_memory(config, free_bytes=_free_bytes(config, options.free_bytes), weights=options.weights_bytes)
     except (ConfigError, CapacityError) as error:
         print(error, file=sys.stderr)
@@ -36,16 +35,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--weights-bytes", type=int, metavar="N", help="weights' bytes; default: from the checkpoint")
     parser.add_argument("--free-bytes", type=int, metavar="N", help="device memory before weights; default: asked for")
     return parser
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    path, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"--set wants PATH=VALUE, not {text!r}")
-    try:
-        return path, json.loads(value)
-    except json.JSONDecodeError:
-        return path, value
 
 
 def _free_bytes(config: EngineConfig, given: int | None) -> int:

@@ -2,16 +2,14 @@
 
 import argparse
 import asyncio
-import json
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
-from stack.config import load
+from stack.config import load, parse_settings
 from stack.core.errors import CapacityError, ConfigError
 from stack.server.listener import allow_many_connections, claim_port
 from stack.server.supervisor import say, supervise
@@ -22,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
-        config = load(options.config, dict(_setting(text) for text in options.set))
+        config = load(options.config, parse_settings(options.set))
         listener = claim_port(config.server.host, config.server.port)
         allow_many_connections()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -49,16 +47,6 @@ def _parser() -> argparse.ArgumentParser:
         help="module that runs as the worker process and speaks stack.core.messages",
     )
     return parser
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    path, equals, value = text.partition("=")
-    if not equals or not path:
-        raise ConfigError(f"--set takes PATH=VALUE, not {text!r}")
-    try:
-        return path, json.loads(value)
-    except ValueError:
-        return path, value
 
 
 if __name__ == "__main__":
