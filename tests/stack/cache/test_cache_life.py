@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stack.cache import HybridRadix, KvRadix
 
@@ -36,26 +36,34 @@ class Live:
 class CacheLife(RuleBasedStateMachine):
     """Admit, compute, publish, grow, give way, return, end: in any order that an engine could produce."""
 
-    requests = Bundle("requests")
-
     def __init__(self):
         super().__init__()
         self.cache = None
         self.live = []
         self.page_holds = {}
         self.slot_holds = {}
-        self.seen = [[]]
+        self.seen = [[0, 1, 2, 0, 1, 2, 1, 1, 0, 0, 2, 2, 1]]
 
     @initialize(lookahead=st.integers(0, 1))
     def start(self, lookahead):
-        self.lookahead = lookahead
         self.cache = self.new_cache(lookahead)
 
     def new_cache(self, lookahead):
         raise NotImplementedError
 
-    # -- lives ---------------------------------------------------------------------------------------------------
-    @rule(target=requests, data=st.data(), suffix=suffixes, reserve=st.integers(0, 9))
+    def computing(self):
+        return [r for r in self.live if not r.waits and r.computed < r.num_prompt]
+
+    def running(self):
+        return [r for r in self.live if not r.waits and r.computed >= r.num_prompt]
+
+    def leaving(self):
+        return [r for r in self.live if r.waits and not r.lease.is_parked]
+
+    def parked(self):
+        return [r for r in self.live if r.lease.is_parked]
+
+    @rule(data=st.data(), suffix=suffixes, reserve=st.integers(0, 9))
     def admit(self, data, suffix, reserve):
         prefix = data.draw(st.sampled_from(self.seen))
         request = Live([*prefix[: data.draw(st.integers(0, len(prefix)))], *suffix][:40] or [0])
@@ -64,18 +72,17 @@ class CacheLife(RuleBasedStateMachine):
         request.lease = self.cache.admit(keys, num_tokens=len(request.tokens) + reserve)
         if request.lease is None:
             assert self.accounts() == before
-            return request
+            return
         self.check_hit(request)
         request.computed = request.lease.hit_tokens
         self.live.append(request)
-        self.seen = [*self.seen[-7:], request.tokens]
-        return request
+        self.seen = [*self.seen[-5:], request.tokens]
 
-    @rule(request=requests, count=st.integers(1, 12), keep=st.booleans(), repoint=st.booleans())
-    def compute(self, request, count, keep, repoint):
+    @precondition(computing)
+    @rule(data=st.data(), count=st.integers(1, 16), keep=st.booleans(), repoint=st.booleans())
+    def compute(self, data, count, keep, repoint):
         """A prefill chunk, or an arriving transfer."""
-        if not self.runs(request) or request.computed >= request.num_prompt:
-            return
+        request = data.draw(st.sampled_from(self.computing()))
         lease = request.lease
         end = self.cache.chunk_end(lease, request.computed, min(request.computed + count, request.num_prompt))
         assert request.computed < end <= request.num_prompt
@@ -85,54 +92,67 @@ class CacheLife(RuleBasedStateMachine):
             self.slot_holds[snapshot] = tuple(request.tokens[:end])
         self.publish(request, repoint, snapshot)
 
-    @rule(request=requests, tokens=st.lists(st.integers(0, 2), min_size=1, max_size=8), accepted=st.integers(0, 8))
-    def decode(self, request, tokens, accepted):
-        """A verify writes rows for all its tokens and commits some."""
-        if not self.runs(request) or request.computed < request.num_prompt:
-            return
+    @precondition(computing)
+    @rule(data=st.data())
+    def lose_a_snapshot(self, data):
+        """The step that should have filled it never ran; the request goes on, or ends."""
+        request = data.draw(st.sampled_from(self.computing()))
+        if self.cache.reserve_snapshot(request.lease):
+            self.cache.release(request.lease)
+            self.live.remove(request)
+
+    @precondition(running)
+    @rule(
+        data=st.data(),
+        tokens=st.lists(st.integers(0, 2), min_size=1, max_size=8),
+        accepted=st.integers(1, 8),
+        repoint=st.sampled_from([None, False, True]),
+    )
+    def decode(self, data, tokens, accepted, repoint):
+        """A verify has room for all its tokens and commits some."""
+        request = data.draw(st.sampled_from(self.running()))
         if self.cache.extend(request.lease, request.computed + len(tokens)) is None:
             return
-        committed = tokens[: max(accepted, 1)]
+        committed = tokens[:accepted]
         request.tokens += committed
         request.lease.keys.extend(committed)
         self.write(request, request.computed + len(committed))
-
-    @rule(request=requests, repoint=st.booleans())
-    def share(self, request, repoint):
-        if self.runs(request):
+        if repoint is not None:
             self.publish(request, repoint, 0)
 
-    @rule(request=requests, spare=st.integers(0, 6))
-    def trim(self, request, spare):
-        if self.runs(request):
-            self.cache.trim(request.lease, max(request.computed, request.num_prompt) + spare)
+    @precondition(running)
+    @rule(data=st.data(), spare=st.integers(0, 6))
+    def trim(self, data, spare):
+        request = data.draw(st.sampled_from(self.running()))
+        self.cache.trim(request.lease, request.computed + spare)
 
-    @rule(request=consumes(requests), is_shared=st.booleans())
-    def end(self, request, is_shared):
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), is_shared=st.booleans())
+    def end(self, data, is_shared):
         """Finished, aborted, or its transfer failed: whatever it was doing."""
-        if request.lease is None or not request.lease.is_open:
-            return
-        if is_shared and self.runs(request):
+        request = data.draw(st.sampled_from(self.live))
+        if is_shared and not request.waits:
             self.publish(request, False, 0)
         self.cache.release(request.lease)
         self.live.remove(request)
 
-    @rule(request=requests)
-    def begin_to_give_way(self, request):
-        if self.runs(request) and request.computed >= request.num_prompt:
-            indices = self.cache.begin_suspend(request.lease, request.computed)
-            request.host = {index: self.page_holds.get(request.lease.pages[index]) for index in indices}
-            request.waits = True
+    @precondition(running)
+    @rule(data=st.data())
+    def begin_to_give_way(self, data):
+        request = data.draw(st.sampled_from(self.running()))
+        indices = self.cache.begin_suspend(request.lease, request.computed)
+        request.host = {index: self.page_holds.get(request.lease.pages[index]) for index in indices}
+        request.waits = True
 
-    @rule(request=requests)
-    def finish_giving_way(self, request):
-        if request.waits and request.lease.is_open and not request.lease.is_parked:
-            self.cache.finish_suspend(request.lease)
+    @precondition(leaving)
+    @rule(data=st.data())
+    def finish_giving_way(self, data):
+        self.cache.finish_suspend(data.draw(st.sampled_from(self.leaving())).lease)
 
-    @rule(request=requests, reserve=st.integers(0, 6))
-    def come_back(self, request, reserve):
-        if not (request.waits and request.lease.is_open and request.lease.is_parked):
-            return
+    @precondition(parked)
+    @rule(data=st.data(), reserve=st.integers(0, 6))
+    def come_back(self, data, reserve):
+        request = data.draw(st.sampled_from(self.parked()))
         before = self.accounts()
         indices = self.cache.resume(request.lease, num_tokens=request.computed + reserve)
         if indices is None:
@@ -143,15 +163,13 @@ class CacheLife(RuleBasedStateMachine):
         request.waits = False
         self.check_rows(request, request.computed)
 
+    @precondition(lambda self: self.cache.page_counts().evictable > 8)
     @rule()
     def flush(self):
         self.cache.flush()
         assert self.cache.page_counts().evictable == 0
 
     # -- the model of bytes --------------------------------------------------------------------------------------
-    def runs(self, request):
-        return request.lease is not None and request.lease.is_open and not request.waits
-
     def write(self, request, end):
         for index in range(request.computed // P, -(-end // P)):
             page = request.lease.pages[index]
@@ -160,8 +178,7 @@ class CacheLife(RuleBasedStateMachine):
         request.computed = end
 
     def publish(self, request, repoint, snapshot):
-        end = min(request.computed, len(request.tokens))
-        self.cache.publish(request.lease, end, repoint=repoint, snapshot=snapshot)
+        self.cache.publish(request.lease, request.computed, repoint=repoint, snapshot=snapshot)
         self.check_rows(request, request.computed)
 
     def check_hit(self, request):
@@ -234,6 +251,14 @@ class CacheLife(RuleBasedStateMachine):
             assert len(path) == lease.num_shared
             for index, page in enumerate(path):
                 assert (lease.pages[index] == page) == (index not in lease.duplicates)
+
+    @precondition(lambda self: self.cache is not None)
+    @invariant()
+    def a_state_that_may_be_restored_is_not_evicted(self):
+        for request in self.live:
+            lease = request.lease
+            if lease.pinned:
+                assert self.slot_holds[lease.restore_slot] == tuple(request.tokens[: lease.hit_tokens])
 
     def teardown(self):
         if self.cache is None:
