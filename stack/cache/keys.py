@@ -34,18 +34,17 @@ class PageKeys:
 
     def extend(self, token_ids: Iterable[int]) -> None:
         """Append tokens and hash the pages that they complete."""
-        self._tokens.extend(token_ids)
+        self._tokens.extend(array("I", token_ids))
         size, step = self._page_size + self._lookahead, self._page_size
-        if len(self._tokens) < size:
+        last = len(self._tokens) - size
+        if last < 0:
             return
-        keys, previous = self.keys, self.keys[-1] if self.keys else b""
-        with memoryview(self._tokens) as tokens, tokens.cast("B") as octets:
-            start, last = 0, len(tokens) - size
-            while start <= last:
-                digest = blake2b(previous, digest_size=_DIGEST_BYTES)
-                digest.update(octets[start * _TOKEN_BYTES : (start + size) * _TOKEN_BYTES])
-                previous = digest.digest()
-                keys.append(previous)
-                start += step
-        del self._tokens[:start]
-        self._num_hashed += start
+        octets, keys = self._tokens.tobytes(), self.keys
+        previous = keys[-1] if keys else b""
+        for start in range(0, last + 1, step):
+            page = octets[start * _TOKEN_BYTES : (start + size) * _TOKEN_BYTES]
+            previous = blake2b(previous + page, digest_size=_DIGEST_BYTES).digest()
+            keys.append(previous)
+        num_hashed = (last // step + 1) * step
+        del self._tokens[:num_hashed]
+        self._num_hashed += num_hashed
