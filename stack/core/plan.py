@@ -88,6 +88,8 @@ class StepPlan:
     kind: PlanKind
     prefill: list[PrefillRow] = field(default_factory=list)
     decode_slots: list[int] = field(default_factory=list)
+    all_greedy: bool = False
+    """Every decoding request takes arg maxes, so nothing needs probabilities."""
     max_context: int = 0
     """Upper bound of the tokens that any row sees, itself included."""
     entries: PageEntries = field(default_factory=PageEntries)

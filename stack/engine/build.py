@@ -67,6 +67,8 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
         max_running=plan.max_running,
         speculator=build_speculator(config, model, memory, pages, states, sample),
     )
+    if device.type == "cuda" and config.graphs.decode and config.role != "prefill":
+        runner.capture(min(plan.max_context, _graph_context(config)))
     return Instance(
         config=config,
         geometry=geometry,
@@ -78,6 +80,11 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
         scheduler=build_scheduler(config, geometry, plan, clock),
         impls={**model.impls, "sample": sample.impl},
     )
+
+
+def _graph_context(config: EngineConfig) -> int:
+    """Longest context that captured steps serve: what the memory is planned for, and the rows of a verify."""
+    return config.cache.expected_context + config.cache.expected_output + config.speculation.width
 
 
 def build_scheduler(config: EngineConfig, geometry: ModelGeometry, plan: MemoryPlan, clock: Clock) -> Scheduler:

@@ -5,6 +5,7 @@ its inputs are `slot_R` and the slot table, its outputs `count_R` and `output_RW
 """
 
 from bisect import bisect_left
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from stack.core.forward import ForwardContext
 from stack.core.memory import ModelMemory
+from stack.runner.graphs import DecodeGraphs
 from stack.runner.slots import SlotTable
 from stack.runner.speculator import DecodeBatch, Speculator
 
@@ -40,6 +42,7 @@ class DecodeSteps:
         self._page_size = page_size
         self._buckets = buckets
         self._device = device
+        self._graphs = DecodeGraphs()
         self._batches: dict[int, DecodeBatch] = {}
         self._rows: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
@@ -48,15 +51,32 @@ class DecodeSteps:
         at = bisect_left(self._buckets, num_requests)
         return self._buckets[at] if at < len(self._buckets) else num_requests
 
-    def run(self, slot_R: Tensor, max_context: int) -> DecodeBatch:
+    def run(self, slot_R: Tensor, max_context: int, *, all_greedy: bool) -> DecodeBatch:
         """One step for the slots in `slot_R` (int32, already padded to a bucket)."""
-        batch = self._batch(int(slot_R.shape[0]))
+        size = int(slot_R.shape[0])
+        batch = self._batch(size)
         batch.slot_R.copy_(slot_R)
-        batch.max_context = max_context
+        if all_greedy and self._graphs.replay(size, max_context):
+            return batch
+        self.run_eagerly(batch, max_context, all_greedy=all_greedy)
+        return batch
+
+    def run_eagerly(self, batch: DecodeBatch, max_context: int, *, all_greedy: bool) -> None:
+        """All phases of a step over the slots in `batch.slot_R`."""
+        batch.max_context, batch.all_greedy = max_context, all_greedy
         self.place(batch)
         self._speculator.draft(batch)
         self.verify_and_commit(batch)
-        return batch
+
+    def capture(self, max_context: int) -> None:
+        """Capture a greedy step of every bucket for up to `max_context` tokens a request, largest first.
+
+        Each bucket first runs eagerly on the sink, so that nothing compiles or allocates in a capture.
+        """
+        for size in sorted(self._buckets, reverse=True):
+            batch = self._batch(size)
+            step = partial(self.run_eagerly, batch, max_context, all_greedy=True)
+            self._graphs.capture(size, max_context, step)
 
     def place(self, batch: DecodeBatch) -> None:
         """Pending tokens and positions of the step's rows, from the slot table."""
@@ -122,6 +142,7 @@ class DecodeSteps:
             slots=self._slots,
             slot_R=zeros(torch.int32, size),
             max_context=0,
+            all_greedy=False,
             token_RW=zeros(torch.int64, size, width),
             position_RW=zeros(torch.int32, size, width),
             count_R=zeros(torch.int32, size),

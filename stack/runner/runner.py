@@ -117,6 +117,10 @@ class Runner:
         """Run `work` in stream order, between two steps."""
         self._stream.submit(lambda inputs_read: work())
 
+    def capture(self, max_context: int) -> None:
+        """Capture decode steps for up to `max_context` tokens a request and wait; for devices that have graphs."""
+        self._stream.submit(lambda inputs_read: self._decode.capture(max_context)).done.wait()
+
     def close(self) -> None:
         """Finish what is under way."""
         self._stream.close()
@@ -156,7 +160,7 @@ class Runner:
             first_F = self._prefill.run(plan, packed)
             output.store(first_F[:, None])
         elif plan.kind == "decode":
-            batch = self._decode.run(packed["slot"], plan.max_context)
+            batch = self._decode.run(packed["slot"], plan.max_context, all_greedy=plan.all_greedy)
             live = len(plan.decode_slots)
             output.store(batch.output_RW[:live], batch.count_R[:live])
 

@@ -10,6 +10,7 @@ R requests including padding (slot 0), W rows a request, S slots, V vocabulary.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import Tensor
 
 from stack.core.forward import ForwardContext
@@ -29,6 +30,8 @@ class DecodeBatch:
     """int32: slot of each request, 0 for padding."""
     max_context: int
     """Host bound of the tokens any row sees, this step's included."""
+    all_greedy: bool
+    """Host fact: every request takes arg maxes, so no phase needs probabilities."""
 
     token_RW: Tensor
     """int64: column 0 is the pending token (set by the runner), the others are the drafts (`draft` sets them)."""
@@ -148,8 +151,10 @@ class PlainDecoder:
 
     def accept(self, batch: DecodeBatch, logits_RWV: Tensor) -> None:
         """Sample the token behind the pending one."""
-        token_R = self._sampler(logits_RWV[:, 0], batch.slot_R, batch.position_RW[:, 0] + 1)
-        batch.output_RW[:, 0] = token_R
+        if batch.all_greedy:
+            batch.output_RW[:, 0] = torch.argmax(logits_RWV[:, 0], dim=-1)
+        else:
+            batch.output_RW[:, 0] = self._sampler(logits_RWV[:, 0], batch.slot_R, batch.position_RW[:, 0] + 1)
         batch.count_R.fill_(1)
 
     def commit(self, batch: DecodeBatch, hidden: "Hidden", context: ForwardContext, memory: ModelMemory) -> None:

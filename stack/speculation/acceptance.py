@@ -1,7 +1,7 @@
 """Acceptance of one decode batch by the slot table's parameters: greedy, sampled or forced, chosen when it is built.
 
-Knows nothing of drafters beyond the `Proposal` they leave. `is_greedy_only` lets a batch whose requests are all greedy
-skip the probabilities; the host knows that, so nothing waits for the device.
+Knows nothing of drafters beyond the `Proposal` they leave. A batch whose requests are all greedy skips the
+probabilities; the host knows that, so nothing waits for the device.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from stack.speculation.accept import (
     Proposal,
     RowSampling,
     accept_forced,
+    accept_greedy,
     accept_sampled,
 )
 
@@ -39,6 +40,8 @@ class Acceptance:
         if self._forced_mean is not None:
             uniform_B = self._uniforms(sampling.seed_B, sampling.position_B, FORCE_STREAM)
             return accept_forced(logits_RWV, proposal.token_BE, self._forced_mean, uniform_B)
+        if batch.all_greedy:
+            return accept_greedy(logits_RWV, proposal.token_BE)
         return accept_sampled(logits_RWV, proposal, sampling, self._filtered_probs, self._uniforms)
 
 
