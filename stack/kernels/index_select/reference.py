@@ -30,8 +30,9 @@ def index_select(
         if slot == 0:
             continue
         pages = page_table_SP[slot].tolist()
+        query_HD = _query(q_THD[row], is_fp8=scale_NQ is not None)
         scores = [
-            _score(q_THD[row], w_TH[row], codes_NQD, scale_NQ, pages[pool * kpool // page_size], pool)
+            _score(query_HD, w_TH[row], codes_NQD, scale_NQ, pages[pool * kpool // page_size], pool)
             for pool in range((position + 1) // kpool)
         ]
         best = sorted(range(len(scores)), key=lambda pool: (-scores[pool], pool))[:budget]
@@ -42,13 +43,16 @@ def index_select(
     return index_TW
 
 
+def _query(q_HD: Tensor, *, is_fp8: bool) -> Tensor:
+    if not is_fp8:
+        return q_HD.double()
+    codes, scale = quantize_index_rows(q_HD)
+    return codes.double() * scale.double()[:, None]
+
+
 def _score(q_HD: Tensor, w_H: Tensor, codes_NQD: Tensor, scale_NQ: Tensor | None, page: int, pool: int) -> float:
     row = pool % codes_NQD.shape[1]
     key_D = codes_NQD[page, row].double()
-    if scale_NQ is None:
-        q = q_HD.double()
-    else:
+    if scale_NQ is not None:
         key_D = key_D * scale_NQ[page, row].double()
-        codes, scale = quantize_index_rows(q_HD)
-        q = codes.double() * scale.double()[:, None]
-    return float((w_H.double() * torch.relu(q @ key_D * q.shape[1] ** -0.5)).sum())
+    return float((w_H.double() * torch.relu(q_HD @ key_D * q_HD.shape[1] ** -0.5)).sum())

@@ -22,6 +22,14 @@ def tiny_fp32(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_bf16(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `tiny` checkpoint as it is written by default."""
+    folder = tmp_path_factory.mktemp("tiny_bf16")
+    write_tiny(folder, seed=0)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_fp8(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `tiny` checkpoint with block-scaled FP8 linears."""
     folder = tmp_path_factory.mktemp("tiny_fp8")
