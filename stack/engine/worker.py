@@ -65,7 +65,7 @@ class Worker:
         self._say(ready_message(self.instance, self.meeting))
         try:
             while not self._is_drained():
-                if not self.turn():
+                if not self.turn() and not self._is_drained():
                     self._poller.poll(int(1e3 * self._sleep_s()))
             self._say(messages.Drained(call=self._drain_call or 0))
         except BaseException as error:

@@ -1,0 +1,172 @@
+"""A prefill and a decode worker hand requests over by NIXL, and give the tokens that one alone would give."""
+
+import itertools
+import random
+import time
+
+import pytest
+
+from stack.core import SamplingParams, messages
+from tests.support.ledger_model import expected_tokens
+
+VOCAB = 1024
+
+
+def greedy(count: int) -> SamplingParams:
+    return SamplingParams(max_new_tokens=count, temperature=0.0, ignore_eos=True)
+
+
+class Pair:
+    def __init__(self, worker, prefill=None, decode=None):
+        self.p = worker(role="prefill", **(prefill or {}))
+        self.d = worker(role="decode", **(decode or {}))
+        self.rooms = itertools.count(1)
+
+    def ask(self, rid, prompt, count=8, *, to="pd"):
+        meeting = messages.Bootstrap("127.0.0.1", self.p.http_port, next(self.rooms))
+        for side in to:
+            {"p": self.p, "d": self.d}[side].ask(rid, prompt, greedy(count), meeting)
+        return meeting.room
+
+    def finish(self, *rids):
+        self.d.finish(*rids)
+        self.p.finish(*rids)
+
+    def check_empty(self):
+        for side in (self.p, self.d):
+            for _ in range(300):
+                stats = side.stats()
+                if not (stats["pages_used"] or stats["slots_used"] or stats["inflight"]):
+                    break
+                time.sleep(0.02)
+            else:
+                raise AssertionError(f"memory is still held: {stats}")
+
+
+@pytest.fixture
+def pair(worker):
+    return lambda **kinds: Pair(worker, **kinds)
+
+
+def prompts(count, seed=0, shared=0, most=200):
+    draw = random.Random(seed)
+    prefix = [draw.randrange(2, VOCAB) for _ in range(shared)]
+    return [prefix + [draw.randrange(2, VOCAB) for _ in range(draw.randrange(1, most))] for _ in range(count)]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_pair_gives_the_tokens_of_one_worker(pair, overlap):
+    both = {"scheduler__overlap": overlap}
+    one = pair(prefill=both, decode=both)
+    asked = prompts(8)
+    for i, prompt in enumerate(asked):
+        one.ask(str(i), prompt)
+    one.finish(*map(str, range(8)))
+    for i, prompt in enumerate(asked):
+        wanted = expected_tokens(prompt, 8, VOCAB)
+        assert one.d.tokens[str(i)] == wanted
+        assert one.p.tokens[str(i)] == wanted[:1]
+        assert one.p.last[str(i)].finish == one.d.last[str(i)].finish == "length"
+        assert one.d.last[str(i)].timing["transfer_bytes"] > 0
+    one.check_empty()
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 63, 64, 65, 128])
+def test_lengths_around_every_boundary_arrive_whole(pair, length):
+    one = pair()
+    prompt = prompts(1, most=2)[0][:1] * length
+    one.ask("a", prompt, 20)
+    one.finish("a")
+    assert one.d.tokens["a"] == expected_tokens(prompt, 20, VOCAB)
+
+
+def test_a_prefix_that_decode_has_does_not_travel_again(pair):
+    one = pair(prefill={"cache__prefix": "hybrid_radix"}, decode={"cache__prefix": "kv_radix"})
+    asked = prompts(3, shared=96, most=30)
+    sizes = []
+    for i, prompt in enumerate([*asked, asked[0]]):
+        one.ask(str(i), prompt)
+        one.finish(str(i))
+        assert one.d.tokens[str(i)] == expected_tokens(prompt, 8, VOCAB)
+        sizes.append(one.d.last[str(i)].timing["transfer_bytes"])
+    assert sizes[1] < sizes[0]
+    assert one.d.last["2"].cached_tokens >= 96, "prefill resumed from its own snapshot"
+    one.check_empty()
+
+
+def test_requests_that_share_a_prefix_run_together_and_keep_their_own_states(pair):
+    one = pair(decode={"cache__prefix": "kv_radix"})
+    asked = prompts(6, shared=64, most=10)
+    one.ask("first", asked[0], 2)
+    one.finish("first")
+    for i, prompt in enumerate(asked):
+        one.ask(str(i), prompt, 30)
+    one.finish(*map(str, range(6)))
+    for i, prompt in enumerate(asked):
+        assert one.d.tokens[str(i)] == expected_tokens(prompt, 30, VOCAB)
+    one.check_empty()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_request_for_none_or_one_token_needs_no_decode_step(pair, count):
+    one = pair()
+    one.ask("a", [5, 6, 7], count)
+    one.finish("a")
+    assert len(one.d.tokens["a"]) == count
+    one.check_empty()
+
+
+@pytest.mark.parametrize("side", ["p", "d"])
+@pytest.mark.parametrize("after_s", [0.0, 0.03, 0.1, 0.25])
+def test_an_abort_on_either_side_ends_both_and_frees_their_memory(pair, side, after_s):
+    one = pair(prefill={"disagg__bootstrap_timeout_s": 2.0})
+    one.p.worker.instance.runner._prefill._model.delay_s = 0.03
+    one.d.worker.instance.runner._prefill._model.delay_s = 0.01
+    prompt = prompts(1, seed=3, most=2)[0] * 200
+    one.ask("a", prompt, 40)
+    one.ask("b", prompts(1, seed=4)[0], 10)
+    time.sleep(after_s)
+    getattr(one, side).say(messages.Abort(rid="a"))
+    one.finish("a", "b")
+    assert one.d.tokens["b"] == expected_tokens(prompts(1, seed=4)[0], 10, VOCAB)
+    if side == "d":
+        assert one.d.last["a"].finish == "abort"
+    one.check_empty()
+
+
+def test_a_request_that_only_decode_got_ends_when_nobody_answers(pair):
+    one = pair(decode={"disagg__bootstrap_timeout_s": 1.0, "disagg__transfer_timeout_s": 1.0})
+    one.ask("a", [5, 6, 7], to="d")
+    one.d.finish("a")
+    assert one.d.last["a"].finish == "abort"
+    assert one.d.last["a"].status >= 500
+    one.check_empty()
+
+
+def test_a_refusal_on_prefill_reaches_decode_at_once(pair):
+    one = pair(prefill={"scheduler__max_queued": 1, "scheduler__max_running": 1})
+    one.p.worker.instance.runner._prefill._model.delay_s = 0.05
+    for rid in "abcde":
+        one.ask(rid, prompts(1, seed=1, most=2)[0] * 150)
+    one.finish(*"abcde")
+    refused = [rid for rid in "abcde" if one.p.last[rid].status == 503]
+    assert refused
+    assert all(one.d.last[rid].finish == "abort" for rid in refused)
+    one.check_empty()
+
+
+def test_decode_holds_no_more_requests_than_the_limit_and_the_extra_ones(pair):
+    one = pair(decode={"scheduler__max_running": 2, "scheduler__extra_inflight": 1})
+    one.d.worker.instance.runner._prefill._model.delay_s = 0.01
+    asked = prompts(8, seed=6, most=20)
+    for i, prompt in enumerate(asked):
+        one.ask(str(i), prompt, 12)
+    most = 0.0
+    while set(map(str, range(8))) - set(one.d.last):
+        stats = one.d.stats()
+        most = max(most, stats["running"] + stats["inflight"])
+        assert stats["running"] <= 2
+    assert most <= 3
+    one.finish(*map(str, range(8)))
+    for i, prompt in enumerate(asked):
+        assert one.d.tokens[str(i)] == expected_tokens(prompt, 12, VOCAB)
