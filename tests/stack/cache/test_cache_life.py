@@ -18,7 +18,7 @@ SHORT = settings(
 )
 LONG = settings(SHORT, max_examples=2000, stateful_step_count=100)
 
-suffixes = st.lists(st.integers(0, 2), max_size=14)
+suffixes = st.one_of(st.just([]), st.lists(st.integers(0, 2), max_size=14))
 
 
 class Live:
@@ -66,7 +66,8 @@ class CacheLife(RuleBasedStateMachine):
     @rule(data=st.data(), suffix=suffixes, reserve=st.integers(0, 9))
     def admit(self, data, suffix, reserve):
         prefix = data.draw(st.sampled_from(self.seen))
-        request = Live([*prefix[: data.draw(st.integers(0, len(prefix)))], *suffix][:40] or [0])
+        cut = data.draw(st.one_of(st.just(len(prefix)), st.integers(0, len(prefix))))
+        request = Live([*prefix[:cut], *suffix][:40] or [0])
         before = self.accounts()
         keys = self.cache.keys(request.tokens)
         request.lease = self.cache.admit(keys, num_tokens=len(request.tokens) + reserve)
