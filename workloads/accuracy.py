@@ -114,7 +114,7 @@ def score_items(requests: pd.DataFrame, asked: Sequence[Question], stops: Sequen
 
 def summary(items: pd.DataFrame, workload: Workload, *, max_unanswered: float) -> dict[str, Any]:
     """What accuracy.json holds."""
-    per_run = [_run_summary(int(run), group) for run, group in items.groupby("run")]
+    per_run = [_run_summary(int(run), items[items["run"] == run]) for run in sorted(items["run"].unique())]
     planned = workload.passes * workload.num_measured
     unanswered = int(items["correct"].isna().sum()) + planned - len(items)
     share = unanswered / planned

@@ -23,6 +23,8 @@ from typing import Any
 
 import aiohttp
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 import uvloop
 
 from workloads.client_facts import CLIENT_FILE, CLIENT_SCHEMA
@@ -30,7 +32,7 @@ from workloads.files import write_json
 from workloads.fleet import Fleet, check_open_files, fleet_for
 from workloads.preparation import NotReadyError, counters, flush, prime, server_info, wait_ready
 from workloads.progress import ProgressLine
-from workloads.records import CHUNKS_FILE, REQUESTS_FILE, ChunkRecord, Phase, RequestRecord, write_records
+from workloads.records import CHUNKS_FILE, REQUESTS_FILE, ChunkRecord, Phase, RequestRecord, schema_of, write_records
 from workloads.share import Share, ShareResult, http_session
 from workloads.sources import source_for
 from workloads.spec import ClosedLoad, SpecError, Workload, parse
@@ -81,7 +83,7 @@ class Session:
         self._target = dataclasses.replace(target, url=target.url.rstrip("/"))
         self._folder = folder
         self._requests: list[RequestRecord] = []
-        self._chunks: list[ChunkRecord] = []
+        self._chunks: list[pa.Table] = []
         self._open_files = check_open_files(workload)
         self._fleet: Fleet = fleet_for(workload, self._target.url, processes)
         self._stopped: tuple[str, str] | None = None
@@ -205,16 +207,18 @@ class Session:
         for share in shares:
             for record in share.requests:
                 _rebase(record, t0_s)
-            for chunk in share.chunks:
-                chunk.t_s -= t0_s
+            place = share.chunks.schema.get_field_index("t_s")
+            times = pc.subtract(share.chunks["t_s"], t0_s)
             self._requests += share.requests
-            self._chunks += share.chunks
+            self._chunks.append(share.chunks.set_column(place, share.chunks.schema.field(place), times))
 
     def _write(self) -> None:
         identity = {k: str(v) for k, v in self._workload.identity.model_dump().items()}
         self._requests.sort(key=lambda r: (r.pass_index, r.request_index))
-        self._chunks.sort(key=lambda c: (c.pass_index, c.request_index, c.chunk_index))
-        write_records(self._folder, self._requests, self._chunks, {"workload": self._workload.name, **identity})
+        about = {"workload": self._workload.name, **identity}
+        chunks = pa.concat_tables([schema_of(ChunkRecord).empty_table(), *self._chunks])
+        chunks = chunks.sort_by([(name, "ascending") for name in ("pass_index", "request_index", "chunk_index")])
+        write_records(self._folder, self._requests, chunks.cast(schema_of(ChunkRecord, about)), about)
         write_json(self._folder / CLIENT_FILE, self._facts)
 
     @contextlib.contextmanager
@@ -259,6 +263,7 @@ def _pass_facts(shares: Sequence[ShareResult], requests: Sequence[RequestRecord]
         "t0_unix_s": t0 - now_s() + time.time(),
         "start_gap_s": first_sent - t0,
         "duration_s": max((r.end_s for r in measured), default=t0) - t0,
+        "client_cpu_s": sum(s.cpu_s for s in shares),
         "peak_in_flight": sum(s.peak_in_flight for s in shares),
         "peak_in_warmup": sum(s.peak_in_warmup for s in shares),
         **lag_summary([lag for s in shares for lag in s.lags_ms]),

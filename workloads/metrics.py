@@ -206,6 +206,7 @@ def _client_json(client: Mapping[str, Any]) -> dict[str, Any]:
         "loop_lag_p50_ms",
         "loop_lag_p99_ms",
         "loop_lag_max_ms",
+        "client_cpu_s",
         "peak_in_flight",
         "start_gap_s",
         "server_metrics",

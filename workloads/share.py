@@ -10,13 +10,14 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import aiohttp
 import numpy as np
+import pyarrow as pa
 
 from workloads.load import ClosedLoop, LocalRemaining, OpenLoop, Remaining, Talk, arrival_offsets
-from workloads.records import ChunkRecord, Phase, RequestRecord
+from workloads.records import ChunkRecord, Phase, RequestRecord, schema_of
 from workloads.sources import source_for
 from workloads.spec import ClosedLoad, Workload
 from workloads.stream import Exchange, Sender, Ticket, Traffic, now_s
@@ -34,11 +35,13 @@ class ShareResult:
     """What a share of a pass left behind; times absolute (monotonic)."""
 
     requests: list[RequestRecord]
-    chunks: list[ChunkRecord]
+    chunks: pa.Table
     lags_ms: list[float]
     peak_in_flight: int
     peak_in_warmup: int
     stopped: tuple[str, str] | None
+    cpu_s: float
+    """Processor time of this process while it drove the load."""
     planned_t0_s: float | None
     """Open loop: when the first measured request was wanted."""
 
@@ -107,6 +110,7 @@ class Share:
                 keep_text=self.workload.keep_text,
             )
             await asyncio.sleep(max(0.0, start_s - now_s()))
+            cpu_before = time.process_time()
             tasks = [asyncio.create_task(lag.run()), asyncio.create_task(watchdog.run())]
             try:
                 await self._drive(sender, exchanges, start_s, lambda: watchdog.stopped is not None)
@@ -114,7 +118,7 @@ class Share:
                 for task in tasks:
                     task.cancel()
                 gc.unfreeze()
-        return self._result(exchanges, lag, watchdog, start_s)
+        return self._result(exchanges, lag, watchdog, start_s, time.process_time() - cpu_before)
 
     async def _drive(
         self, sender: Sender, exchanges: list[Exchange], start_s: float, is_stopped: Callable[[], bool]
@@ -135,16 +139,19 @@ class Share:
         else:
             await OpenLoop(start_s=start_s, is_stopped=is_stopped).run(self._talks, send)
 
-    def _result(self, exchanges: list[Exchange], lag: LoopLag, watchdog: Watchdog, start_s: float) -> ShareResult:
+    def _result(
+        self, exchanges: list[Exchange], lag: LoopLag, watchdog: Watchdog, start_s: float, cpu_s: float
+    ) -> ShareResult:
         intended = [t.intended_s for talk in self._talks for t in talk if t.phase == "measured"]
         first = min((t for t in intended if t is not None), default=None)
         return ShareResult(
             requests=[e.record for e in exchanges],
-            chunks=list(itertools.chain.from_iterable(e.chunks() for e in exchanges)),
+            chunks=chunk_table(exchanges),
             lags_ms=lag.samples_ms(),
             peak_in_flight=self.traffic.peak_in_flight,
             peak_in_warmup=self.traffic.peak_in_warmup,
             stopped=watchdog.stopped,
+            cpu_s=cpu_s,
             planned_t0_s=None if first is None else start_s + first,
         )
 
@@ -166,6 +173,22 @@ class Share:
         answer = np.asarray(exchange.answer.output_ids, dtype=np.int32)
         assert prompt.token_ids is not None
         self._said[ticket.conversation] = np.concatenate([prompt.token_ids, answer])
+
+
+def chunk_table(exchanges: Sequence[Exchange]) -> pa.Table:
+    """The chunks of all exchanges as rows of `ChunkRecord`; made from columns, since there may be millions."""
+    counts = [len(e.chunk_times) for e in exchanges]
+    columns = {
+        "pass_index": np.repeat([e.record.pass_index for e in exchanges], counts),
+        "phase": np.repeat(np.array([e.record.phase for e in exchanges], dtype=object), counts),
+        "request_index": np.repeat([e.record.request_index for e in exchanges], counts),
+        "chunk_index": np.concatenate([np.arange(n) for n in counts]) if counts else np.arange(0),
+        "t_s": np.fromiter(itertools.chain.from_iterable(e.chunk_times for e in exchanges), dtype=float),
+        "num_tokens": list(itertools.chain.from_iterable(e.chunk_tokens for e in exchanges)),
+    }
+    schema = schema_of(ChunkRecord)
+    arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def http_session() -> aiohttp.ClientSession:

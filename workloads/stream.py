@@ -10,7 +10,7 @@ import time
 
 import aiohttp
 
-from workloads.records import ChunkRecord, Phase, RequestRecord
+from workloads.records import Phase, RequestRecord
 from workloads.sse import SseSplitter
 from workloads.traffic import Prompt
 from workloads.wire import Answer, EventError, Wire
@@ -82,21 +82,6 @@ class Exchange:
     chunk_times: list[float]
     chunk_tokens: list[int | None]
     answer: Answer
-
-    def chunks(self) -> list[ChunkRecord]:
-        """The chunk rows."""
-        r = self.record
-        return [
-            ChunkRecord(
-                pass_index=r.pass_index,
-                phase=r.phase,
-                request_index=r.request_index,
-                chunk_index=i,
-                t_s=t,
-                num_tokens=n,
-            )
-            for i, (t, n) in enumerate(zip(self.chunk_times, self.chunk_tokens, strict=True))
-        ]
 
 
 class _FailedError(Exception):
