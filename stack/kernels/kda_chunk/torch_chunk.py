@@ -23,6 +23,11 @@ _GROUP = 4
 """Chunks that are prepared together: with 4 heads their temporaries are 0.5 MiB each."""
 
 
+def missing(device: str) -> str | None:
+    """Its tables are made on the CPU."""
+    return None if device == "cpu" else "it is written for the CPU"
+
+
 def kda_chunk(
     q_THD: Tensor,
     k_THD: Tensor,
