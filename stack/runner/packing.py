@@ -25,7 +25,7 @@ class Packer:
         self._device = device
         self._staging = self._pinned(capacity_bytes)
         self._host = self._staging.numpy()
-        self._on_device = torch.zeros(capacity_bytes, dtype=torch.uint8, device=device)
+        self._on_device = torch.empty(capacity_bytes, dtype=torch.uint8, device=device)
         self._layout: list[tuple[str, str, int, int]] = []
         self._used = 0
 
@@ -48,10 +48,13 @@ class Packer:
         return Transfer(self._staging[: self._used], self._on_device[: self._used], tuple(self._layout))
 
     def _grow(self, needed: int) -> None:
+        """Rare, and only between steps: the device may still read the old buffer, so it is waited for."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         size = max(needed, 2 * self._staging.numel())
         self._staging = self._pinned(size)
         self._host = self._staging.numpy()
-        self._on_device = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        self._on_device = torch.empty(size, dtype=torch.uint8, device=self._device)
 
     def _pinned(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")

@@ -7,6 +7,7 @@ Between two launches the host must not overwrite the staging buffer before the d
 is the one place that sees to it.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from stack.core.plan import StepPlan, StepResult
 from stack.runner.decode import DecodeSteps
+from stack.runner.marks import new_marks
 from stack.runner.moves import Moves
 from stack.runner.packing import Packer, Transfer
 from stack.runner.prefill import PrefillSteps, prefill_arrays
@@ -44,12 +46,13 @@ class StepHandle:
 
 
 class Output:
-    """Pinned host memory for one step's tokens and counts."""
+    """Pinned host memory for one step's tokens and counts, and the marks of its phases."""
 
     def __init__(self, rows: int, width: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
         self.token_RW = torch.zeros((rows, width), dtype=torch.int64, pin_memory=pinned)
         self.count_R = torch.zeros(rows, dtype=torch.int32, pin_memory=pinned)
+        self.marks = new_marks(device)
 
     def store(self, token_RW: Tensor, count_R: Tensor | None = None) -> None:
         """Enqueue the copy of a step's results."""
@@ -85,6 +88,7 @@ class Runner:
         self._packer = Packer(device, 1 << 20)
         self._outputs = [Output(max_rows, speculator.width, device) for _ in range(_MAX_UNDER_WAY)]
         self._last: Submitted | None = None
+        self._between: deque[Submitted] = deque()
         self._num_launched = 0
 
     def launch(self, plan: StepPlan) -> StepHandle:
@@ -103,6 +107,7 @@ class Runner:
     def collect(self, handle: StepHandle) -> StepResult:
         """Wait for a launched step and read its tokens. Raises what the step raised."""
         handle.submitted.done.wait()
+        self._check_between()
         plan, output = handle.plan, handle.output
         if plan.kind == "decode":
             counts = output.count_R[: len(plan.decode_slots)].tolist()
@@ -111,11 +116,17 @@ class Runner:
         else:
             firsts = iter(output.token_RW[: len(plan.prefill), 0].tolist())
             tokens = [[next(firsts)] if row.ends_prompt else [] for row in plan.prefill]
-        return StepResult(step=plan.step, tokens=tokens, device_s=handle.submitted.elapsed_s())
+        phases_s = {f"{phase}_s": span_s for phase, span_s in output.marks.spans_s().items()}
+        return StepResult(step=plan.step, tokens=tokens, device_s=handle.submitted.elapsed_s(), phases_s=phases_s)
 
     def submit(self, work: "Callable[[], None]") -> None:
         """Run `work` in stream order, between two steps."""
-        self._stream.submit(lambda inputs_read: work())
+        self._between.append(self._stream.submit(lambda inputs_read: work()))
+
+    def _check_between(self) -> None:
+        """Raise what work between two steps raised."""
+        while self._between and self._between[0].done.is_reached():
+            self._between.popleft().done.wait()
 
     def capture(self, max_context: int) -> None:
         """Capture decode steps for up to `max_context` tokens a request and wait; for devices that have graphs."""
@@ -160,7 +171,7 @@ class Runner:
             first_F = self._prefill.run(plan, packed)
             output.store(first_F[:, None])
         elif plan.kind == "decode":
-            batch = self._decode.run(packed["slot"], plan.max_context, all_greedy=plan.all_greedy)
+            batch = self._decode.run(packed["slot"], plan.max_context, output.marks, all_greedy=plan.all_greedy)
             live = len(plan.decode_slots)
             output.store(batch.output_RW[:live], batch.count_R[:live])
 

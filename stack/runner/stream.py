@@ -121,10 +121,12 @@ class _CudaMark:
 
 
 class CudaStream:
-    """A CUDA stream: `work` runs on the host at once and only enqueues."""
+    """A CUDA stream: `work` runs on the host at once and only enqueues. It begins behind what the device was given
+    before."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def submit(self, work: Callable[[Callable[[], None]], None]) -> Submitted:
         """Enqueue `work`'s kernels."""

@@ -53,7 +53,7 @@ class DecodePlanner:
         for request in batch:
             request.num_inflight += 1
         plan.max_context = max(plan.max_context, longest)
-        plan.all_greedy = all(request.sampling.is_greedy for request in batch)
+        plan.all_greedy = all(request.is_greedy for request in batch)
         return batch
 
     def swap_out(self, plan: StepPlan, request: Request) -> None:

@@ -47,9 +47,10 @@ class Request:
     """Tokens that end the text: the model's own unless ignored, and those the client named."""
 
     num_prompt: int = 0
-    """Prompt tokens. This and `limit` are fields because every step reads them for every request."""
+    """Prompt tokens. This and the next two are fields because every step reads them for every request."""
     limit: int = 0
     """Most tokens it may generate."""
+    is_greedy: bool = False
     phase: Phase = Phase.QUEUED
     lease: Lease | None = None
     """Its pages and slots, None while it has none."""
@@ -82,6 +83,7 @@ class Request:
     def __post_init__(self) -> None:
         self.num_prompt = len(self.prompt)
         self.limit = self.sampling.max_new_tokens
+        self.is_greedy = self.sampling.is_greedy
 
     @property
     def slot(self) -> int:
