@@ -86,6 +86,12 @@ class DecodeHandoff:
             lambda: self._core.reserve(place, bootstrap.room, memory, num_prompt_tokens, self._clock.now_s())
         )
 
+    def refuse(self, bootstrap: Bootstrap, reason: str) -> None:
+        """Let prefill know that the request was refused here, where prefill is known; it need not wait for it."""
+        if bootstrap.room not in self._used:
+            self.announce(bootstrap, "", 0)
+            self.cancel(bootstrap.room, reason)
+
     def cancel(self, room: int, reason: str) -> None:
         """Give a room up. Its pages and slot are free at `Released`; without memory nothing follows."""
         if room in self._used:

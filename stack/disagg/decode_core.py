@@ -325,8 +325,10 @@ class DecodeCore:
                 self._apply(state, Event.DONE, now)
             case RoomFailed():
                 self._fail(state, Event.FAILED, message.reason, message.status, now)
-            case Settled():
+            case Settled() if state.state is State.HOLDING:
                 self._apply(state, Event.SETTLED, now)
+            case Settled():
+                self._fail(state, Event.SETTLED, "the prefill instance has ended the request", 500, now)
             case Unknown():
                 self._apply(state, Event.UNKNOWN, now)
 

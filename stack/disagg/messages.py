@@ -41,7 +41,10 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", kw_only=True):
 
 
 class Announce(msgspec.Struct, frozen=True, tag="announce", kw_only=True):
-    """Decode has the request and waits for memory; prefill need not fear that it never comes."""
+    """Decode has the request and waits for memory; prefill need not fear that it never comes.
+
+    `num_prompt_tokens` is 0 where decode refused the request before it counted; an `Abort` follows.
+    """
 
     to: str
     seq: int

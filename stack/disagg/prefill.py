@@ -84,9 +84,11 @@ class PrefillHandoff:
         self._loop.call(lambda: self._core.send_last(room, record, self._clock.now_s()))
 
     def fail(self, room: int, reason: str, status: int = 500) -> None:
-        """The engine cannot serve the room; decode is told. Nothing about the room follows."""
-        if room in self._used:
-            self._used[room] = False
+        """The engine cannot serve the room; decode is told. Nothing about the room follows.
+
+        Also for a request that was refused before `expect`, so that decode need not wait for it.
+        """
+        self._used[room] = False
         self._loop.call(lambda: self._core.fail(room, reason, status, self._clock.now_s()))
 
     def cancel(self, room: int, reason: str) -> None:

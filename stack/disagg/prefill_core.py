@@ -97,10 +97,10 @@ class PrefillCore:
             self._apply(state, Event.LAST, now)
 
     def fail(self, room: int, reason: str, status: int, now: float) -> None:
-        """The engine gives the room up; no event about it follows."""
-        if state := self._rooms.get(room):
-            state.fail(Event.FAIL, reason, status, now)
-            self._keep(state, now)
+        """The engine gives the room up, or never takes it; no event about it follows."""
+        state = self._room(room, now)
+        state.fail(Event.FAIL, reason, status, now)
+        self._keep(state, now)
 
     def outcome(self, outcome: Outcome, now: float) -> None:
         """A write ended."""

@@ -142,7 +142,8 @@ class PrefillRoom:
 
     def problem(self, message: Announce | Reserve) -> tuple[str, int] | None:
         """Why decode's claim cannot be served, if so."""
-        if self.num_prompt_tokens and self.num_prompt_tokens != message.num_prompt_tokens:
+        unsaid = isinstance(message, Announce) and not message.num_prompt_tokens
+        if self.num_prompt_tokens and self.num_prompt_tokens != message.num_prompt_tokens and not unsaid:
             return unequal_prompts(self.num_prompt_tokens, message.num_prompt_tokens)
         if isinstance(message, Announce) or self.reserve is not None:
             return None

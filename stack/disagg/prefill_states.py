@@ -98,6 +98,7 @@ _UNWRITTEN: dict[Event, Row] = {
 }
 _UNASKED: dict[Event, Row] = {
     E.ABORT: (S.FAILED, (A.SAY_SETTLED,)),
+    E.FAIL: (S.FAILED, (A.SAY_FAILED, A.SAY_SETTLED)),
     E.DEADLINE: (S.FAILED, (A.SAY_FAILED, A.SAY_SETTLED)),
     E.PEER_LOST: (S.FAILED, ()),
 }
@@ -109,6 +110,7 @@ TABLE: dict[State, dict[Event, Row]] = {
         E.ANNOUNCE: (S.HEARD, ()),
         E.RESERVE: (S.OFFERED, ()),
         E.ABORT: (S.FAILED, (A.SAY_SETTLED,)),
+        E.FAIL: (S.FAILED, ()),
     },
     S.EXPECTED: {
         **_UNWRITTEN,

@@ -21,6 +21,10 @@ class Side(Protocol):
         """Take a request in. Raises RequestError when it cannot be taken; the other side knows then."""
         ...
 
+    def refuse(self, message: Generate, reason: str, status: int) -> None:
+        """The request was not taken; tell the other side, which may be waiting for it."""
+        ...
+
     def before_plan(self) -> None:
         """Act on what happened, before the next step is planned."""
         ...
@@ -56,6 +60,9 @@ class NoSide:
     def begin(self, message: Generate) -> None:
         """Queue it."""
         self._scheduler.add(message)
+
+    def refuse(self, message: Generate, reason: str, status: int) -> None:
+        """Nobody to tell."""
 
     def before_plan(self) -> None:
         """Let admitted requests arrive at once where their memory is made up."""
@@ -101,6 +108,11 @@ class PrefillSide:
         except RequestError as error:
             self._handoff.fail(bootstrap.room, str(error), error.status)
             raise
+
+    def refuse(self, message: Generate, reason: str, status: int) -> None:
+        """Decode fails at once; a room that is in use stays as it is."""
+        if message.bootstrap and message.bootstrap.room not in self._rooms:
+            self._handoff.fail(message.bootstrap.room, reason, status)
 
     def before_plan(self) -> None:
         """Finish what was sent, end what failed."""
@@ -174,6 +186,12 @@ class DecodeSide:
         except RequestError as error:
             self._handoff.cancel(bootstrap.room, str(error))
             raise
+
+    def refuse(self, message: Generate, reason: str, status: int) -> None:
+        """Prefill fails at once; a room that was used stays as it is."""
+        del status
+        if message.bootstrap:
+            self._handoff.refuse(message.bootstrap, reason)
 
     def before_plan(self) -> None:
         """Take in arrivals every `polling_interval` steps, and reserve for who fits now."""

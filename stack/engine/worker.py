@@ -127,6 +127,7 @@ class Worker:
                 raise RequestError("this instance is shutting down and takes no new requests", status=503)
             self.side.begin(message)
         except RequestError as error:
+            self.side.refuse(message, str(error), error.status)
             refused = messages.Tokens(
                 rid=message.rid, token_ids=[], finish="abort", error=str(error), status=error.status
             )

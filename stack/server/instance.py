@@ -87,6 +87,12 @@ class Instance:
         if self.phase in reasons:
             raise RequestError(reasons[self.phase], status=503)
 
+    def check_open(self) -> None:
+        """`check_serving` for a prompt. A draining half of a pair lets its worker refuse it and tell the other half."""
+        has_other_half = self.ready is not None and self.limits.needs_meeting
+        if not (self.phase == "draining" and has_other_half):
+            self.check_serving()
+
     async def submit(self, tasks: Sequence[Task]) -> Group:
         """Tokenise, check and start all tasks, or none. Raises RequestError."""
         limits = self.limits
@@ -96,7 +102,7 @@ class Instance:
             check_token_ids(token_ids, limits.vocab_size)
             for sample in range(task.num_samples):
                 starts.append(self._start(task, sample, token_ids, limits))
-        self.check_serving()  # tokenising may have taken a while
+        self.check_open()  # tokenising may have taken a while
         group = Group([generation for generation, _ in starts])
         for generation, message in starts:
             self.generations[generation.rid] = generation

@@ -17,7 +17,7 @@ def instance_of(request: Request) -> Instance:
 async def open_request(request: Request) -> bytes:
     """The body of a request for tokens. Raises RequestError when none are to be had."""
     instance = instance_of(request)
-    instance.check_serving()
+    instance.check_open()
     return await read_body(request, instance.config.server.max_body_bytes)
 
 

@@ -13,6 +13,7 @@ import select
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -72,7 +73,7 @@ class Half:
 
     def _info(self) -> dict:
         pages = os.sysconf("SC_PAGE_SIZE")
-        with open("/proc/self/statm") as statm:
+        with Path("/proc/self/statm").open() as statm:
             resident = int(statm.read().split()[1]) * pages
         worker = self.handoff._worker
         return {
@@ -81,7 +82,7 @@ class Half:
             "counters": self.handoff.counters(),
             "resident": resident,
             "threads": threading.active_count(),
-            "fds": len(os.listdir("/proc/self/fd")),
+            "fds": len(list(Path("/proc/self/fd").iterdir())),
             "writes": len(worker._running) + len(worker._waiting),
             "nixl_peers": worker._agent.num_peers,
         }
