@@ -29,17 +29,19 @@ def run_snakemake(
     """Bring the targets up to date; returns Snakemake's exit code, 130 when interrupted. Raises WorkflowError."""
     with _claim() as lock:
         _drop_stale_lock(config)
-        command = [*_snakemake(profile), *arguments, *targets, "--config", *config]
+        command = [*_snakemake(profile, targets), *arguments, "--config", *config]
         return _run(command, lock)
 
 
-def _snakemake(profile: str) -> list[str]:
-    return [sys.executable, "-m", "snakemake", "--snakefile", "Snakefile", "--directory", ".", "--profile", profile]
+def _snakemake(profile: str, targets: Sequence[str] = ()) -> list[str]:
+    """Targets come first: several of Snakemake's options swallow all words that follow."""
+    files = ["--snakefile", "Snakefile", "--directory", ".", "--profile", profile]
+    return [sys.executable, "-m", "snakemake", *targets, *files]
 
 
 def dry_run(targets: Sequence[str], config: Sequence[str]) -> str:
     """What Snakemake would do and why, as it says it. Raises WorkflowError with its last line when it cannot tell."""
-    command = [*_snakemake(PROFILE), "--dry-run", "--nolock", *targets, "--config", *config]
+    command = [*_snakemake(PROFILE, targets), "--dry-run", "--nolock", "--config", *config]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["Snakemake said nothing"]
