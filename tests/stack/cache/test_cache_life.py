@@ -16,7 +16,7 @@ P, PAGES, SLOTS = 4, 48, 9
 SHORT = settings(
     max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), database=None
 )
-LONG = settings(SHORT, max_examples=2000, stateful_step_count=100)
+LONG = settings(SHORT, max_examples=2000, stateful_step_count=50)
 
 suffixes = st.one_of(st.just([]), st.lists(st.integers(0, 2), max_size=14))
 
@@ -294,10 +294,12 @@ class TestHybridLife(HybridLife.TestCase):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 class TestKvLifeLong(KvLife.TestCase):
     settings = LONG
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 class TestHybridLifeLong(HybridLife.TestCase):
     settings = LONG

@@ -209,6 +209,19 @@ def test_a_request_that_returns_shares_again_what_is_still_cached():
     assert lease.pages[:3] == pages[:3] and lease.num_shared == 3
 
 
+def test_a_copy_kept_beside_the_trees_page_is_dropped_when_the_request_gives_way():
+    cache = cache_of()
+    first, second = admitted(cache, range(8)), admitted(cache, [*range(8), 50, 51, 52, 53])
+    cache.publish(first, 8)
+    cache.publish(second, 12, repoint=False)
+    assert second.duplicates == [0, 1]
+    assert cache.begin_suspend(second, 12) == [2]
+    cache.finish_suspend(second)
+    assert second.pages == first.pages and second.duplicates == []
+    assert cache.resume(second, num_tokens=12) == []
+    assert cache.page_counts().leased == 0
+
+
 def test_a_suspended_request_can_be_aborted():
     cache = cache_of()
     lease = arrived(cache, range(14), extra=2)
