@@ -212,6 +212,47 @@ def import_results(source: Annotated[Path, typer.Argument(help="Folder with sess
     out.print(f"{len(taken)} sessions taken in; np1d run updates the report")
 
 
+@app.command()
+def gate(
+    rows: Rows = None,
+    testbed: Testbed = "cpu",
+    base: Annotated[str, typer.Option(help="Commit to measure in turn with this one, on this machine.")] = "",
+    store: Annotated[Path | None, typer.Option(help="Folder of earlier sessions to compare with.")] = None,
+    existing: Annotated[
+        bool, typer.Option("--existing", help="Judge the sessions that are there; measure none.")
+    ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Add this commit's sessions to the store unless it fails.")
+    ] = False,
+    out_file: Annotated[Path, typer.Option("--out", help="JSON file; .md and .xml go beside it.")] = RESULTS
+    / "gate.json",
+) -> None:
+    """Judge whether a change costs throughput. Exit code: 0 PASS, 1 FAIL, 3 INVALID, 4 INCONCLUSIVE."""
+    from workflows.gate_command import GateRequest
+    from workflows.gate_command import gate as judge
+
+    request = GateRequest(
+        rows=tuple(rows or ()), testbed=testbed, base=base, store=store, existing=existing, update=update, out=out_file
+    )
+    raise typer.Exit(judge(request, _say))
+
+
+@app.command()
+def calibrate(
+    rows: Rows = None,
+    testbed: Testbed = "cpu",
+    sessions: Annotated[int, typer.Option(min=8, help="Sessions of each cell.")] = 8,
+) -> None:
+    """Measure this machine's noise, and refuse gate thresholds that it cannot uphold."""
+    from workflows.gate_command import calibrate as measure_noise
+
+    measure_noise(tuple(rows or ()), testbed, sessions, _say)
+
+
+def _say(sentence: str) -> None:
+    out.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+
 @tune.command("moe")
 def tune_moe(
     arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to the tuner.")] = None,

@@ -60,6 +60,11 @@ class Selection:
         return [f"results/{folder}/metrics.json" for folder in self.folders]
 
     @property
+    def row_names(self) -> str:
+        """Selected rows that run here, as words of a command."""
+        return " ".join(entry.name for entry in self.runnable)
+
+    @property
     def metric_definitions(self) -> str:
         """Digest of what turns records into values."""
         return measured_code("sglang", "any")

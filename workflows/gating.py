@@ -1,0 +1,151 @@
+"""Measures what the gate and the calibration ask for, against a baseline store or against a base commit.
+
+With a base commit, a second checkout is made under `.cache/base`, and both sides run in turn on this machine, ABBA. The
+candidate's definitions of metrics and validity judge both. Every session lies under `results/gate/` with its evidence.
+"""
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from workflows import baselines
+from workflows.catalog import Catalog
+from workflows.errors import WorkflowError
+from workflows.gate import GatedCell, InvalidSessionError, Side
+from workflows.measure import measure
+from workflows.targets import Selection
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "results" / "gate"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """A cell of the gate: where its sessions are planned."""
+
+    testbed: str
+    row: str
+    workload: str
+
+    @property
+    def name(self) -> str:
+        """As a person writes it; also the name in the store."""
+        return f"{self.row}/{self.workload}"
+
+
+def gated_cells(catalog: Catalog, selection: Selection) -> dict[str, tuple[Place, GatedCell]]:
+    """Every selected cell of a suite that has a gate policy. Raises WorkflowError when there is none."""
+    found = {}
+    for entry in selection.runnable:
+        for metric, policy in catalog.config.gate.get(entry.suite_id, {}).items():
+            for workload in entry.workloads:
+                place = Place(selection.testbed, entry.name, workload)
+                found[place.name] = (place, GatedCell(place.name, metric, policy))
+    if not found:
+        raise WorkflowError("none of these rows has a gate policy in workflows/config/config.yaml")
+    return found
+
+
+class SessionMaker:
+    """Runs fresh sessions of either side, each in a folder of its own."""
+
+    def __init__(self, places: dict[str, Place], run: str, *, base: Path | None, say: Callable[[str], None]) -> None:
+        self._places = places
+        self._run = run
+        self._base = base
+        self._say = say
+        self.folders: dict[str, list[Path]] = {}
+
+    def __call__(self, cell: GatedCell, side: Side) -> float:
+        """One more session. Raises InvalidSessionError when it is no result."""
+        place = self._places[cell.name]
+        folder = self._measure(place, side)
+        self.folders.setdefault(f"{side} {cell.name}", []).append(folder)
+        try:
+            value = float(baselines.entry(folder, cell.metric)["value"])
+        except WorkflowError as error:
+            raise InvalidSessionError(f"{side}, {folder.relative_to(ROOT)}: {error}") from None
+        self._say(f"{side} {cell.name}: {cell.metric} = {value:.4g}")
+        return value
+
+    def _measure(self, place: Place, side: Side) -> Path:
+        checkout = self._base if side == "baseline" and self._base else ROOT
+        cell = WORK / self._run / side / place.row / place.workload
+        number = len(list(cell.glob("s*"))) if cell.is_dir() else 0
+        folder = cell / f"s{number}"
+        folder.mkdir(parents=True)
+        self._call(checkout, "workflows.plan", "--testbed", place.testbed, "--row", place.row, "--workload",
+                   place.workload, "--session", str(number), "--out", str(folder / "plan.json"))  # fmt: skip
+        self._call(checkout, "workflows.session", str(folder / "plan.json"), str(folder), "--on-failure", "record")
+        measure(folder)
+        return folder
+
+    def _call(self, checkout: Path, module: str, *arguments: str) -> None:
+        done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=checkout, check=False)
+        if done.returncode == 130:
+            raise KeyboardInterrupt
+        if done.returncode:
+            raise WorkflowError(f"python -m {module} ended with code {done.returncode} in {checkout.name}")
+
+
+def checkout_base(commit: str) -> Path:
+    """A second checkout of this repository at `commit`. Raises WorkflowError for an unknown one."""
+    full = _git("rev-parse", "--verify", f"{commit}^{{commit}}")
+    folder = ROOT / ".cache" / "base" / full[:12]
+    if not (folder / "workflows").is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _git("worktree", "prune")
+        _git("worktree", "add", "--detach", "--force", str(folder), full)
+    if not (folder / ".cache").exists() and (ROOT / ".cache" / "checkpoints").is_dir():
+        (folder / ".cache").mkdir()
+        (folder / ".cache" / "checkpoints").symlink_to(ROOT / ".cache" / "checkpoints")
+    return folder
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise WorkflowError(f"git {arguments[0]} failed: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout.strip()
+
+
+def load_baselines(cells: dict[str, tuple[Place, GatedCell]], store: Path, first: dict[str, Path]) -> None:
+    """Fill the baselines from a store; `first` names one measured session of each cell, whose key must fit."""
+    for name, (_, cell) in cells.items():
+        if name not in first:
+            continue
+        try:
+            key = baselines.entry(first[name], cell.metric)["key"]
+        except WorkflowError:
+            continue  # an invalid session makes its cell INVALID by itself
+        found = baselines.load(store, name, key, cell.metric)
+        cell.baseline = [float(line["value"]) for line in found]
+        if len(found) < 2:
+            cell.note = f"the store {store.name} has {len(found)} comparable sessions and 2 are needed"
+
+
+def existing_sessions(testbed: str, cells: dict[str, tuple[Place, GatedCell]]) -> dict[str, Path]:
+    """Take the sessions that were measured already as candidates; returns the first of each cell."""
+    first: dict[str, Path] = {}
+    for name, (place, cell) in cells.items():
+        folder = ROOT / "results" / testbed / place.row / place.workload
+        for session in sorted(folder.glob("s*"), key=lambda path: int(path.name[1:])):
+            first.setdefault(name, session)
+            try:
+                cell.candidate.append(float(baselines.entry(session, cell.metric)["value"]))
+            except WorkflowError as error:
+                cell.invalid = cell.invalid or str(error)
+    return first
+
+
+def update_store(cells: dict[str, tuple[Place, GatedCell]], folders: dict[str, list[Path]], store: Path) -> int:
+    """Add the candidates' valid sessions of cells that did not fail; returns how many were added."""
+    added = 0
+    for name, (_, cell) in cells.items():
+        if cell.verdict in ("PASS", "INCONCLUSIVE") and not cell.invalid:
+            entries = [baselines.entry(folder, cell.metric) for folder in folders.get(name, [])]
+            added += baselines.add(store, name, entries)
+    return added
