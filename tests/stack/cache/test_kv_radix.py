@@ -251,22 +251,24 @@ def test_without_a_cache_nothing_is_shared():
 
 
 def test_admission_does_not_depend_on_what_else_is_cached():
-    """A 64K prompt against 10,000 prefixes: hashing and leasing within milliseconds."""
-    seconds = {}
-    for num_prefixes in (10, 10_000):
-        cache = KvRadix(page_size=64, num_pages=60_000, num_slots=10)
-        for prefix in range(num_prefixes):
-            cache.release(arrived(cache, [prefix] * 256))
-        prompt = list(range(65_536))
-        cache.release(arrived(cache, prompt))
-        best = 1.0
-        for turn in range(5):
-            start = time.perf_counter()
-            lease = cache.admit(cache.keys([*prompt[:-64], turn]), num_tokens=65_536 + 1024)
-            best = min(best, time.perf_counter() - start)
-            assert lease.hit_tokens == 65_536 - 64
-            cache.release(lease)
-        seconds[num_prefixes] = best
+    """A 64K prompt against 10,000 prefixes: hashing and leasing within milliseconds of processor time."""
+    seconds = {count: _admission_s(count) for count in (10, 10_000)}
     print({count: f"{value * 1e3:.2f} ms" for count, value in seconds.items()})
     assert seconds[10_000] < 0.02
     assert seconds[10_000] < 3 * seconds[10] + 0.002
+
+
+def _admission_s(num_prefixes):
+    cache = KvRadix(page_size=64, num_pages=60_000, num_slots=10)
+    for prefix in range(num_prefixes):
+        cache.release(arrived(cache, [prefix] * 256))
+    prompt = list(range(65_536))
+    cache.release(arrived(cache, prompt))
+    times = []
+    for turn in range(10):
+        start = time.thread_time()
+        lease = cache.admit(cache.keys([*prompt[:-64], turn]), num_tokens=65_536 + 1024)
+        times.append(time.thread_time() - start)
+        assert lease.hit_tokens == 65_536 - 64
+        cache.release(lease)
+    return min(times)
