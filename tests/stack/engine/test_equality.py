@@ -90,14 +90,20 @@ def test_tokens_are_equal(checkpoint, alone, prefix, overlap, batch, swap):
     assert (swaps > 0) == swap
 
 
+@pytest.fixture(scope="module")
+def many_alone(checkpoint):
+    asked = prompts(64, 4)
+    return asked, generate(checkpoint, asked, 64, prefix="none", overlap=False, batch=1, swap=False)[0]
+
+
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("prefix", "overlap", "batch", "swap"),
     [cell for cell in itertools.product(PREFIXES, OVERLAPS, (1, 64), SWAPS) if not (cell[2] == 1 and cell[3])],
 )
-def test_64_prompts_of_64_tokens_are_equal(checkpoint, tmp_path_factory, prefix, overlap, batch, swap):
-    asked = prompts(64, 4)
-    wanted, _ = generate(checkpoint, asked, 64, prefix="none", overlap=False, batch=1, swap=False)
+def test_64_prompts_of_64_tokens_are_equal(checkpoint, many_alone, prefix, overlap, batch, swap):
+    asked, wanted = many_alone
     tokens, swaps = generate(checkpoint, asked, 64, prefix=prefix, overlap=overlap, batch=batch, swap=swap)
     assert tokens == wanted
     assert (swaps > 0) == swap
