@@ -46,7 +46,7 @@ def routing(prefill: Server, decode: Server, *, form: str) -> Iterator[str]:
 
 
 def wait_until_it_serves(router: subprocess.Popen[bytes], url: str, form: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert router.poll() is None, "the router ended"
         with contextlib.suppress(httpx.HTTPError):

@@ -226,9 +226,9 @@ def test_a_client_that_leaves_ends_its_request_within_a_moment(server, stream):
                 leaving.post("/generate", json=body, timeout=0.2)
             left_s = time.monotonic()
     while not any(m["type"] == "abort" and m["rid"].startswith(f"gone-{stream}.") for m in server.heard()):
-        assert time.monotonic() - left_s < 0.5
+        assert time.monotonic() - left_s < 2
         time.sleep(0.002)
-    assert time.monotonic() - left_s < 0.1
+    assert time.monotonic() - left_s < 0.25
 
 
 def test_an_abort_ends_a_request_with_what_it_has(client, server):

@@ -71,7 +71,7 @@ def test_prefill_answers_with_its_one_token_at_the_end_decode_with_headers_at_on
         assert headers_s > 0.4
         assert last["meta_info"]["completion_tokens"] == 1
     else:
-        assert headers_s < 0.2
+        assert headers_s < 0.35
         assert last["meta_info"]["completion_tokens"] == 4
 
 
