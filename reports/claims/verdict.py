@@ -16,8 +16,14 @@ from reports.claims.claim import Claim
 
 Outcome = Literal["reproduced", "higher", "lower", "inconclusive", "indicative", "not comparable", "not run", "differs"]
 
-REAL_LABELS = {"weights": "checkpoint", "acceptance": "natural", "admission": "real", "scale": "full"}
-"""What each label must say for a value to be held against the published one; a missing label counts as simulated."""
+REAL_LABELS: dict[str, tuple[str, ...]] = {
+    "weights": ("checkpoint",),
+    "acceptance": ("natural", "none"),
+    "admission": ("transfer",),
+    "lengths": ("published",),
+    "scale": ("full",),
+}
+"""What each label may say for a value to be held against the published one; a missing label counts as simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,6 @@ def _simulated(labels: Sequence[Mapping[str, str]]) -> str:
         f"{name} {found.get(name, 'unknown')}"
         for found in labels
         for name, real in REAL_LABELS.items()
-        if found.get(name) != real
+        if found.get(name) not in real
     }
     return f"simulated or scaled: {', '.join(sorted(wrong))}" if wrong else ""

@@ -13,7 +13,7 @@ from reports.claims.verdict import REAL_LABELS
 
 RATIO = next(claim for claim in claims() if claim.kind == "ratio")
 ABSOLUTE = next(claim for claim in claims() if claim.kind == "absolute")
-REAL = dict(REAL_LABELS)
+REAL = {name: words[0] for name, words in REAL_LABELS.items()}
 
 
 def _around(value: float, spread: float = 0.002, count: int = 5) -> list[float]:
@@ -31,7 +31,13 @@ def test_real_sessions_decide_by_their_interval(factor, outcome):
     assert pair.outcome == outcome
 
 
-_WORDS = {"weights": ["random"], "acceptance": ["forced"], "admission": ["synthetic"], "scale": ["cpu-tiny", "quarter"]}
+_WORDS = {
+    "weights": ["random"],
+    "acceptance": ["forced"],
+    "admission": ["synthetic", "colocated"],
+    "lengths": ["scaled"],
+    "scale": ["cpu-tiny", "quarter"],
+}
 _LIES = [(name, word) for name, words in _WORDS.items() for word in [*words, None, "", "Checkpoint", "FULL "]]
 
 
