@@ -104,22 +104,26 @@ class Catalog:
             current = entry.base_of(half)
         return chain[::-1]
 
-    def settings(self, name: str, half: Literal["prefill", "decode"], *, column: bool = True) -> dict[str, Any]:
-        """Dotted settings of one half after inheritance; with `column`, those of our engine's column too."""
+    def settings(self, name: str, half: Literal["prefill", "decode"]) -> dict[str, Any]:
+        """Dotted settings of one half after inheritance, without the parts that a testbed may lack."""
         merged: dict[str, Any] = {}
-        for entry in self.chain(name, half):
-            merged |= _scoped(entry.row.set, half)
-            if column:
-                merged |= _scoped(entry.row.stack.set, half)
+        for part, settings in self.layers(name, half):
+            if part is None:
+                merged |= settings
         return merged
 
-    def parts(self, name: str, half: Literal["prefill", "decode"]) -> dict[str, dict[str, Any]]:
-        """Parts that a testbed may lack, each with its settings of this half, less those that a row took out again."""
-        parts: dict[str, dict[str, Any]] = {}
-        for entry in self.chain(name, half):
-            parts |= {part: _scoped(settings, half) for part, settings in entry.row.wants.items()}
-            parts = {part: settings for part, settings in parts.items() if part not in entry.row.drops}
-        return parts
+    def layers(self, name: str, half: Literal["prefill", "decode"]) -> Iterator[tuple[str | None, dict[str, Any]]]:
+        """Settings in the order in which they apply, each with its part, or with None where they are a row's own.
+
+        A part that a later row drops is left out.
+        """
+        chain = self.chain(name, half)
+        for index, entry in enumerate(chain):
+            yield None, {**_scoped(entry.row.set, half), **_scoped(entry.row.stack.set, half)}
+            dropped = {part for later in chain[index:] for part in later.row.drops}
+            for part, settings in entry.row.wants.items():
+                if part not in dropped:
+                    yield part, _scoped(settings, half)
 
     def needs(self, name: str) -> dict[str, str]:
         """Mechanisms and abilities that the row and its ancestors need, each with the row that asked for it."""
@@ -131,6 +135,14 @@ class Catalog:
             if workload in entry.row.concurrency:
                 return entry.row.concurrency[workload]
         return self.workloads[workload].concurrency
+
+    def accept_length(self, name: str) -> float | None:
+        """Committed tokens a verify that the row is measured with; None where nothing is speculated."""
+        settings = self.settings(name, "decode")
+        if settings.get("speculation.method", "off") == "off":
+            return None
+        lengths = [entry.row.accept_length for entry in reversed(self.chain(name, "decode"))]
+        return next((length for length in lengths if length is not None), None)
 
     def missing_file(self, mechanism: str) -> str | None:
         """The first file that a mechanism lacks; None when it is built, or is an ability of testbeds alone."""
@@ -254,6 +266,9 @@ def _check_row(catalog: Catalog, entry: CatalogRow) -> None:
             f"{entry.where}: scheduler.max_running follows from the memory budget; remove it, "
             "or give the reason in fixes_running"
         )
+    speculates = catalog.settings(entry.name, "decode").get("speculation.method", "off") != "off"
+    if speculates and catalog.accept_length(entry.name) is None:
+        raise CatalogError(f"{entry.where}: row {entry.name} speculates; give its accept_length, published or assumed")
     if entry.row.base is not None and _identity(catalog, entry) == _base_identity(catalog, entry):
         raise CatalogError(f"{entry.where}: row {entry.name} changes nothing of its base; remove it or set something")
 
@@ -297,9 +312,13 @@ def _meaning(catalog: Catalog, names: dict[Any, str], entry: CatalogRow) -> dict
         "sglang": {half: sglang_column(catalog, name, half) for half, name in names.items()},
         "suite": (entry.suite.prefill, entry.suite.decode, entry.suite.router, entry.suite.kind),
         "workloads": entry.workloads,
+        "accept_length": catalog.accept_length(entry.name),
         "concurrency": {w: catalog.concurrency(entry.name, w) for w in entry.workloads},
         "needs": sorted(catalog.needs(entry.name)) if entry.suite.kind != "serving" else (),
-        "parts": {half: sorted(catalog.parts(name, half)) for half, name in names.items()},
+        "parts": {
+            half: [(part, settings) for part, settings in catalog.layers(name, half) if part]
+            for half, name in names.items()
+        },
     }
 
 

@@ -50,6 +50,7 @@ class _Planner:
         concurrency = catalog.concurrency(self._entry.name, workload)
         self._published: Shape = published_shape(catalog.workloads[workload], concurrency)
         self._shape: Shape = scaled(self._published, self._testbed)
+        self._accept_length = catalog.accept_length(self._entry.name)
         self._settings = {str(half): self._settings_of(half) for half in HALVES}
 
     def plan(self) -> Plan:
@@ -104,6 +105,8 @@ class _Planner:
         }
         if settings.get("speculation.method", "off") == "dflash2":
             settings["speculation.draft_path"] = model.draft_path
+        if self._accept_length and model.weights_label == "random":
+            settings["speculation.force_accept_length"] = self._accept_length
         budget = self._testbed.budgets[self._entry.suite_id]
         settings["cache.budget_bytes"] = budget.get(half, budget.get("single"))
         return settings
@@ -167,7 +170,12 @@ class _Planner:
             "max_noise": rules.max_noise,
             "gpu": "required" if self._testbed.platform == "cuda" else "absent",
             "stall_s": rules.stall_s,
+            "accept_length": self._accept_band(),
         }
+
+    def _accept_band(self) -> tuple[float, float] | None:
+        expected, tolerance = self._accept_length, self._testbed.session.accept_tolerance
+        return None if expected is None else (expected * (1 - tolerance), expected * (1 + tolerance))
 
     def _labels(self) -> dict[str, Any]:
         decode = self._settings["decode"]

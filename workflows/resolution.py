@@ -46,13 +46,11 @@ def _effective(
     parts: set[str] = set()
     left_out: dict[str, str] = {}
     for half in HALVES:
-        merged = {
-            **testbed.settings.get("all", {}),
-            **testbed.settings.get(half, {}),
-            **catalog.settings(entry.name, half),
-        }
-        for part, own in catalog.parts(entry.name, half).items():
-            if part in testbed.lacks:
+        merged = {**testbed.settings.get("all", {}), **testbed.settings.get(half, {})}
+        for part, own in catalog.layers(entry.name, half):
+            if part is None:
+                merged |= own
+            elif part in testbed.lacks:
                 left_out[part] = testbed.lacks[part]
             else:
                 parts.add(part)

@@ -80,6 +80,8 @@ class Row(Strict):
     """Workloads of the suite that the row runs; absent: all."""
     concurrency: dict[Id, int] = {}
     """Published client concurrency by workload, before scaling; absent inherits the base's."""
+    accept_length: float | None = Field(default=None, ge=1)
+    """Mean committed tokens a verify, published or assumed; forced where weights are random. Absent inherits."""
     fixes_running: str | None = None
     """Why this row may set scheduler.max_running, which the memory budget decides everywhere else."""
 
@@ -174,6 +176,8 @@ class SessionRules(Strict):
     port_base: int = Field(default=31000, ge=1024, le=60000)
     max_loop_lag_p99_ms: float = Field(default=5.0, gt=0)
     max_noise: float | None = None
+    accept_tolerance: float = Field(default=0.1, gt=0, lt=1)
+    """Allowed relative distance from the expected acceptance length; short answers end inside a verify."""
     needed_memory_gib: float = Field(default=0.0, ge=0)
     """Host memory that must be free before anything starts."""
 
