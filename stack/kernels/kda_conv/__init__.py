@@ -8,9 +8,9 @@
 
 X = 3*H*D channels in the order q, k, v; C = 3 parts; W = 3 kept inputs, oldest first. Rows of x may be strided.
 Reads each request's window where `has_state_R` (bool) and leaves its last three pre-convolution inputs there. Padding
-rows get zeros. `triton_unfused` is the chain conv, split copy, two norms; `triton_fused` one kernel; bit-equal.
+rows get zeros. `cuda_unfused` is the chain conv, split copy, two norms; `cuda_fused` one kernel; bit-equal.
 """
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("triton_fused", "triton_unfused", "torch_conv"))
+OP = Op(__name__, impls=("cuda_fused", "cuda_unfused", "torch_conv"))
