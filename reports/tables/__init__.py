@@ -1,0 +1,1 @@
+"""Tables of a report, each a data frame with one row a thing and columns that carry their unit."""
