@@ -17,12 +17,13 @@ def ladder_table(results: Results, held: list[Held], suite: str, metric: str) ->
     Columns: row, workload, sessions, failed, ours, ours_low, ours_high, ours_over_baseline, published,
     published_over_baseline, verdict, reason. Missing numbers are NaN; an interval needs two sessions.
     """
-    cells = [cell for cell in _cells(results, held, suite)]
-    return pd.DataFrame([_row(results, held, cell, metric) for cell in cells])
+    return pd.DataFrame([_row(results, held, cell, metric) for cell in _cells(results, held, suite)])
 
 
 def _cells(results: Results, held: list[Held], suite: str) -> list[Cell]:
-    claimed = [h.claim.cell for h in held if h.claim.cell is not None and h.claim.cell.suite == suite]
+    claimed = [
+        h.claim.cell for h in held if h.claim.kind == "absolute" and h.claim.cell and h.claim.cell.suite == suite
+    ]
     measured = [cell for cell in results.cells if cell.suite == suite]
     return list(dict.fromkeys([*claimed, *measured]))
 
