@@ -9,11 +9,11 @@ from tests.support.serving import Server, serving
 
 RULES = {
     # first prompt token -> how the request is served
-    "410": {"step_s": 0.002},  # "Ada"
+    "410": {"step_s": 0.01},  # "Ada"
     "900": {"step_s": 0.02},
     "901": {"refuse_status": 503, "refuse_error": "the queue is full; try again in a moment"},
     "902": {"refuse_status": 400, "refuse_error": "the worker refuses this request"},
-    "903": {"fail_after": 3},
+    "903": {"fail_after": 3, "step_s": 0.2},
     "904": {"width": 4},
     "905": {"cached": 5},
     "906": {"delay_s": 0.3},

