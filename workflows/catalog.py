@@ -269,7 +269,7 @@ def _check_row(catalog: Catalog, entry: CatalogRow) -> None:
     speculates = catalog.settings(entry.name, "decode").get("speculation.method", "off") != "off"
     if speculates and catalog.accept_length(entry.name) is None:
         raise CatalogError(f"{entry.where}: row {entry.name} speculates; give its accept_length, published or assumed")
-    if entry.row.base is not None and _identity(catalog, entry) == _base_identity(catalog, entry):
+    if entry.row.base is not None and _changes_nothing(catalog, entry):
         raise CatalogError(f"{entry.where}: row {entry.name} changes nothing of its base; remove it or set something")
 
 
@@ -298,6 +298,13 @@ def _check_twins(catalog: Catalog) -> None:
 
 def _identity(catalog: Catalog, entry: CatalogRow) -> dict[str, Any]:
     return _meaning(catalog, dict.fromkeys(HALVES, entry.name), entry)
+
+
+def _changes_nothing(catalog: Catalog, entry: CatalogRow) -> bool:
+    own, base = _identity(catalog, entry), _base_identity(catalog, entry)
+    if base is not None and entry.row.sglang.none:  # having no launch is no change
+        own["sglang"] = base["sglang"]
+    return own == base
 
 
 def _base_identity(catalog: Catalog, entry: CatalogRow) -> dict[str, Any] | None:
