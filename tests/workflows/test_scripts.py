@@ -1,0 +1,173 @@
+"""The published launches come out token for token, as scripts that a shell accepts."""
+
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workflows.catalog import Catalog, load_catalog
+from workflows.engines.sglang import Command, arguments, ascend_commands, h200_commands
+from workflows.errors import NotApplicableError, WorkflowError
+from workflows.schema import CONFIG_FOLDER
+from workflows.scripts import quote, render
+
+ASCEND = sorted(yaml.safe_load((CONFIG_FOLDER / "launches_ascend.yaml").read_text()))
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def by_name(commands: list[Command]) -> dict[str, Command]:
+    return {command.name: command for command in commands}
+
+
+def shell_words(script: str, program: str) -> list[list[str]]:
+    """Words of every line that runs the program, as a shell would split them without expanding anything."""
+    found = []
+    for line in script.splitlines():
+        body = line.strip().removeprefix("exec ")
+        if body.startswith(program):
+            words = shlex.split(body.split(" > logs/")[0].split(" | tee ")[0])
+            found.append(words)
+    return found
+
+
+def expected_tokens(flags: Mapping[str, Any]) -> list[str]:
+    return list(arguments(flags))
+
+
+def test_the_decode_baseline_is_the_printed_launch(catalog: Catalog) -> None:
+    commands = by_name(h200_commands(catalog, "decode/baseline", "sp99_9", hosts=1))
+    launch = catalog.launches["baseline_1p1d"]
+    for name, half in (("p0", "prefill"), ("d", "decode")):
+        assert list(commands[name].arguments) == expected_tokens(launch[half]["flags"])
+        assert commands[name].program == ("sglang", "serve")
+    assert "0.90" in commands["d"].arguments, "a printed 0.90 stays 0.90"
+    assert commands["d"].env["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+
+
+def test_the_final_row_is_the_printed_launch(catalog: Catalog) -> None:
+    commands = by_name(h200_commands(catalog, "decode/dflash2_tuned_moe_dsa_partial", "sp99_9", hosts=1))
+    launch = catalog.launches["optimized_1p1d"]
+    for name, half in (("p0", "prefill"), ("d", "decode")):
+        assert list(commands[name].arguments) == expected_tokens(launch[half]["flags"])
+    assert commands["p0"].env["SGLANG_CP_KDA_ASYNC_TP"] == "1"
+    assert commands["p0"].env["UCX_NET_DEVICES"] == "lo"
+    assert "SGLANG_CP_KDA_ASYNC_TP" in commands["d"].unset
+    graphs = commands["d"].arguments.index("--cuda-graph-bs-decode")
+    assert commands["d"].arguments[graphs + 1 : graphs + 4] == ("1", "2", "4")
+
+
+def test_the_prefill_ladder_ends_in_the_printed_prefill_launch_but_for_the_drafter(catalog: Catalog) -> None:
+    final = by_name(h200_commands(catalog, "prefill/fp8_comm_fusion_scheduling", "prefill_only", hosts=1))["p0"]
+    printed = catalog.launches["optimized_1p1d"]["prefill"]
+    without_drafter = {k: v for k, v in printed["flags"].items() if not k.startswith("--speculative")}
+    assert sorted(final.arguments) == sorted(expected_tokens(without_drafter))
+    assert {k: v for k, v in final.env.items() if k in printed["env"]} == printed["env"]
+
+
+def test_three_prefill_instances_stand_on_two_nodes_as_printed(catalog: Catalog) -> None:
+    commands = h200_commands(catalog, "integrated/optimized", "sp93_75", hosts=2)
+    assert [(c.name, c.host) for c in commands] == [
+        ("p0", 0), ("p1", 0), ("p2", 1), ("d", 1), ("router", 0), ("bench", 0),
+    ]  # fmt: skip
+    named = by_name(commands)
+    assert named["p1"].env["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+    assert (named["p1"].env["P_PORT"], named["p1"].env["BOOTSTRAP_PORT"]) == ("31001", "8999")
+    assert named["p2"].env["UCX_TLS"] == "tcp,cuda_copy,cuda_ipc,self,sm"
+    assert "UCX_TLS" not in named["p0"].env, "across nodes UCX chooses"
+    assert list(named["router"].arguments) == expected_tokens(catalog.launches["router_3p1d"]["flags"])
+
+
+def test_the_benchmark_is_the_printed_command(catalog: Catalog) -> None:
+    bench = by_name(h200_commands(catalog, "integrated/optimized", "sp93_75", hosts=2))["bench"]
+    assert list(bench.arguments) == expected_tokens(catalog.launches["bench_gsp"]["flags"])
+
+
+def test_the_baseline_of_the_integrated_rows_takes_its_nodes_ports(catalog: Catalog) -> None:
+    named = by_name(h200_commands(catalog, "integrated/baseline", "sp0", hosts=2))
+    decode = named["d"].arguments
+    assert decode[decode.index("--port") + 1] == "31500"
+    assert decode[decode.index("--host") + 1] == "$NODE_B"
+    assert decode[decode.index("--ep-size") + 1] == "4"
+
+
+@pytest.mark.parametrize("scenario", ASCEND)
+def test_every_ascend_flag_and_export_is_rendered(catalog: Catalog, scenario: str) -> None:
+    body = catalog.launches[scenario]
+    for command in ascend_commands(body):
+        part = body[command.role] if command.role else body[command.name]
+        assert list(command.arguments) == expected_tokens(part["flags"])
+    topology = body["topology"]
+    servers = [command for command in ascend_commands(body) if command.role]
+    assert len(servers) == topology["nodes_total"]
+
+
+@pytest.mark.parametrize("scenario", ASCEND)
+def test_every_ascend_script_is_accepted_by_a_shell(tmp_path: Path, scenario: str) -> None:
+    for script in render(f"ascend/{scenario}", "", "ascend_a3", "default", [], "hosts"):
+        (tmp_path / script.name).write_text(script.text)
+        subprocess.run(["bash", "-n", str(tmp_path / script.name)], check=True)
+
+
+@pytest.mark.parametrize("placement", ["hosts", "srun"])
+@pytest.mark.parametrize(
+    ("row", "testbed"),
+    [("decode/baseline", "h200x8"), ("integrated/optimized", "h200x16"), ("integrated/baseline", "h200x16")],
+)
+def test_every_h200_script_is_accepted_by_a_shell(tmp_path: Path, row: str, testbed: str, placement: str) -> None:
+    for script in render(row, "", testbed, "default", [], placement):
+        (tmp_path / script.name).write_text(script.text)
+        subprocess.run(["bash", "-n", str(tmp_path / script.name)], check=True)
+
+
+def test_words_reach_the_program_as_rendered(catalog: Catalog) -> None:
+    script = render("decode/baseline", "", "h200x8", "default", [], "hosts")[0].text
+    printed = ["sglang", "serve", *expected_tokens(catalog.launches["baseline_1p1d"]["decode"]["flags"])]
+    assert printed in shell_words(script, "sglang serve")
+
+
+def test_two_nodes_are_started_by_ssh_or_inside_an_allocation() -> None:
+    hosts = ["10.0.0.1", "10.0.0.2"]
+    ssh = render("integrated/optimized", "", "h200x16", "default", hosts, "hosts")[-1].text
+    assert "ssh 10.0.0.2 bash -s < host_b.sh &" in ssh
+    srun = render("integrated/optimized", "", "h200x16", "default", hosts, "srun")[-1].text
+    assert srun.count("srun --nodes=1 --ntasks=1") == 2
+    assert "--kill-on-bad-exit=1" in srun
+
+
+def test_the_wrong_number_of_hosts_is_refused() -> None:
+    with pytest.raises(WorkflowError, match="has 2 hosts and 1 were given"):
+        render("integrated/optimized", "", "h200x16", "default", ["10.0.0.1"], "hosts")
+
+
+def test_a_row_without_a_launch_says_why() -> None:
+    with pytest.raises(NotApplicableError, match="keeps draft rows for every token"):
+        render("decode/draft_ring", "", "h200x8", "default", [], "hosts")
+
+
+def test_our_own_row_comes_as_one_script_with_its_configurations(tmp_path: Path) -> None:
+    (script,) = render("decode/baseline", "", "cpu", "default", [], "hosts")
+    (tmp_path / "run.sh").write_text(script.text)
+    subprocess.run(["bash", "-n", str(tmp_path / "run.sh")], check=True)
+    assert "python -m stack.server run/d0.json --set server.port=31001" in script.text
+    assert "{port:" not in script.text and "{dir}" not in script.text
+
+
+@pytest.mark.parametrize("word", ["plain", "two words", "it's", 'say "hi"', "a;b", "<your ip>", "*", "back`tick"])
+def test_a_quoted_word_comes_back_from_a_shell_unchanged(word: str) -> None:
+    done = subprocess.run(["bash", "-c", f"printf %s {quote(word)}"], capture_output=True, text=True, check=True)
+    assert done.stdout == word
+
+
+def test_a_variable_is_expanded_and_kept_one_word() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"X='a b'; printf '%s|' {quote('$X-end')}"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "a b-end|"
