@@ -1,10 +1,11 @@
 """Which requests decode in the next step, and who gives way when pages run out.
 
 Pages are taken to an upper bound, since the host learns a step's lengths one step late: every launched step may add up
-to `width` tokens, and so may this one. Decode never recomputes: the youngest running request is swapped to host memory
-whole, and comes back before anybody new is admitted.
+to `width` tokens, and so may this one. Decode never recomputes: the youngest request is swapped to host memory whole,
+and comes back before anybody younger is admitted.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 from stack.core.plan import StepPlan, Swap
@@ -57,7 +58,7 @@ class DecodePlanner:
         return batch
 
     def swap_out(self, plan: StepPlan, request: Request) -> None:
-        """Move a running request to host memory; its pages return when the step that copies them was collected."""
+        """Move a request to host memory; its pages return when the step that copies them was collected."""
         book = self._book
         indices = self._memory.suspend(request)
         if indices is None:
@@ -69,14 +70,18 @@ class DecodePlanner:
         request.num_swaps += 1
         book.totals.swaps += 1
         plan.swap_outs.append(Swap(request.ticket, request.slot, indices, [request.pages[i] for i in indices]))
-        book.running.remove(request)
+        book.remove(request)
         request.phase = Phase.SWAPPED
-        book.swapped.appendleft(request)
+        book.swapped.append(request)
+        book.swapped = deque(sorted(book.swapped, key=lambda r: r.arrival_s))
 
     def _join(self, plan: StepPlan) -> None:
-        """Requests whose cache arrived take their places."""
+        """Requests whose cache arrived take their places, behind older ones that gave way unless nobody runs."""
         book = self._book
-        while book.arrived and not book.swapped and len(book.running) < self._max_running:
+        while book.arrived and len(book.running) < self._max_running:
+            is_next = not book.swapped or book.arrived[0].arrival_s < book.swapped[0].arrival_s
+            if book.running and not is_next:
+                return
             request = book.arrived.popleft()
             request.phase = Phase.RUNNING
             book.running.append(request)
@@ -116,10 +121,14 @@ class DecodePlanner:
         return True
 
     def _make_way(self, plan: StepPlan, needy: Request) -> None:
-        """Free pages for `needy`: unfinished prompts first, then the youngest running request, which may be itself."""
+        """Free pages for `needy`: unfinished prompts first, then who arrived and waits, then the youngest who runs.
+
+        That may be `needy` itself, unless it runs alone: then others end or arrive, and it waits for them.
+        """
         book = self._book
         if book.is_memory_coming or plan.swap_ins or self._yield_prefill():
             return
-        victim = book.running[-1]
-        if victim is not needy or len(book.running) > 1:
-            self.swap_out(plan, victim)
+        if book.arrived:
+            self.swap_out(plan, book.arrived[-1])
+        elif len(book.running) > 1:
+            self.swap_out(plan, book.running[-1])

@@ -31,7 +31,7 @@ class Phase(enum.Enum):
     FINISHED = "finished"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """A request's host state. Only the scheduler writes it."""
 
@@ -84,6 +84,11 @@ class Request:
         self.num_prompt = len(self.prompt)
         self.limit = self.sampling.max_new_tokens
         self.is_greedy = self.sampling.is_greedy
+
+    def __repr__(self) -> str:
+        held = f"slot {self.slot}, {len(self.pages)} pages" + (", held" if self.is_held else "")
+        counts = f"{self.num_computed}/{self.num_prompt} + {len(self.output)}/{self.limit}"
+        return f"<{self.rid} {self.phase.value} {counts}, {held}, {self.num_inflight} under way>"
 
     @property
     def slot(self) -> int:

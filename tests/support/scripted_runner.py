@@ -46,6 +46,10 @@ class ScriptedRunner:
         self.plans.append(plan)
         return _Launched(plan, StepResult(step=plan.step, tokens=tokens, device_s=0.0))
 
+    def receive(self, slot: int, pages: list[int], length: int) -> None:
+        """A transfer wrote a request's cache."""
+        self.rows[slot] = Row(length, 0, 0, dict(enumerate(pages)))
+
     def collect(self, handle) -> StepResult:
         return handle.result
 
@@ -53,7 +57,7 @@ class ScriptedRunner:
         for ticket in plan.drops:
             self.saved.pop(ticket, None)
         for swap in plan.swap_outs:
-            row = self.rows[swap.slot]
+            row = self._as_planned(plan, swap.slot)
             assert [row.table[i] for i in swap.indices] == swap.pages, "a swap names pages that are not the request's"
             self.saved[swap.ticket] = (row.length, set(swap.indices))
         restored: dict[int, int] = {}
@@ -69,6 +73,16 @@ class ScriptedRunner:
         for slot, index, page in zip(plan.entries.slots, plan.entries.indices, plan.entries.pages, strict=True):
             assert page > 0
             self.rows[slot].table[index] = page
+
+    def _as_planned(self, plan: StepPlan, slot: int) -> Row:
+        """A slot's row with the plan's own entries: an arrival may be placed, or a page replaced, and then give way."""
+        placed = [init for init in plan.inits if init.slot == slot]
+        known = self.rows.get(slot)
+        row = Row(placed[0].length, 0, 0, {}) if placed else Row(known.length, 0, 0, dict(known.table))
+        for entry_slot, index, page in zip(plan.entries.slots, plan.entries.indices, plan.entries.pages, strict=True):
+            if entry_slot == slot:
+                row.table[index] = page
+        return row
 
     def _prefill(self, chunk) -> list[int]:
         row = self.rows[chunk.slot]

@@ -84,8 +84,9 @@ TRANSFERS = st.lists(
 class Peer:
     """What the hand-off does for a decode instance, one event at a time."""
 
-    def __init__(self, scheduler):
-        self.scheduler = scheduler
+    def __init__(self, bench):
+        self.scheduler = bench.scheduler
+        self.runner = bench.runner
         self.writing = []
         self.holding = []
 
@@ -95,7 +96,9 @@ class Peer:
     def arrive(self, at: int):
         if self.writing:
             request = self.writing.pop(at % len(self.writing))
+            slot, pages = request.slot, list(request.pages)
             self.scheduler.arrived(request, 5 + at, 0)
+            self.runner.receive(slot, request.pages or pages, request.num_prompt)
 
     def fail(self, at: int):
         if self.writing:
@@ -126,7 +129,7 @@ def receive(bench, actions, *, overlap, prefix, width, num_pages, num_slots, ext
         cache__prefix=prefix,
         cache__swap_bytes=60,
     )
-    peer = Peer(one.scheduler)
+    peer = Peer(one)
     asked: list[str] = []
     book = one.scheduler.book
     for action in actions:
