@@ -318,7 +318,7 @@ def _quantized(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _is_fp8(name: str) -> bool:
     is_dsa_out = name.endswith("o_proj.weight") and _layer_of(name) in {3, 7, len(LAYER_TYPES)}
-    is_linear = any(part in name for part in _FP8_LINEARS) and name.endswith("proj.weight")
+    is_linear = any(part in name for part in _FP8_LINEARS) and name.endswith(("proj.weight", "proj_with_mqa.weight"))
     return is_linear or is_dsa_out
 
 
