@@ -61,6 +61,7 @@ def gauges(scheduler: Scheduler) -> Line:
     pages, slots, totals = cache.page_counts(), cache.slot_counts(), book.totals
     return {
         "running": len(book.running),
+        "running_limit": scheduler.limits.max_running,
         "waiting": len(book.waiting),
         "prefilling": len(book.prefilling),
         "swapped": len(book.swapped),
@@ -68,9 +69,11 @@ def gauges(scheduler: Scheduler) -> Line:
         "pages_used": pages.total - pages.free - pages.evictable,
         "pages_cached": pages.cached,
         "pages_total": pages.total,
+        "page_bytes": scheduler.memory.page_bytes,
         "slots_used": slots.total - slots.free - slots.evictable,
         "slots_cached": slots.cached,
         "slots_total": slots.total,
+        "slot_bytes": scheduler.memory.slot_bytes,
         "requests": totals.requests,
         "hit_tokens": totals.cached_tokens,
         "prompt_tokens": totals.prompt_tokens,

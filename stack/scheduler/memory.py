@@ -28,8 +28,8 @@ class Memory:
         """Grows whenever memory returns: what did not fit may fit now."""
         self.repointed: list[tuple[Request, list[int]]] = []
         """Requests whose device page table is to learn of pages that `keep` changed, with their indices."""
-        self._page_bytes = page_bytes
-        self._slot_bytes = slot_bytes
+        self.page_bytes = page_bytes
+        self.slot_bytes = slot_bytes
         self._swap_free = swap_bytes
         self._slots_per_request = slots_per_request
 
@@ -140,11 +140,11 @@ class Memory:
         """
         lease = request.lease
         assert lease
-        most = len(lease.pages) * self._page_bytes + self._slot_bytes
+        most = len(lease.pages) * self.page_bytes + self.slot_bytes
         if most > self._swap_free:
             return None
         indices = self.cache.begin_suspend(lease, len(lease.pages) * self.page_size)
-        request.swap_bytes = len(indices) * self._page_bytes + self._slot_bytes
+        request.swap_bytes = len(indices) * self.page_bytes + self.slot_bytes
         self._swap_free -= request.swap_bytes
         return indices
 

@@ -131,7 +131,7 @@ def test_the_step_log_has_a_line_a_step(worker, tmp_path):
     decodes = [line for line in lines if line["kind"] == "decode"]
     assert sum(line["tokens"] for line in decodes) == 7
     wanted = {"t_s", "step", "kind", "running", "waiting", "inflight", "rows", "tokens", "hit_tokens"}
-    wanted |= {"pages_used", "pages_total", "slots_used", "slots_total"}
+    wanted |= {"pages_used", "pages_total", "slots_used", "slots_total", "running_limit", "page_bytes", "slot_bytes"}
     assert all(wanted <= set(line) for line in lines)
     assert all({"accepted", "verify", "device_s", "plan_s"} <= set(line) for line in decodes)
 
