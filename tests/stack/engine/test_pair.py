@@ -170,3 +170,21 @@ def test_decode_holds_no_more_requests_than_the_limit_and_the_extra_ones(pair):
     one.finish(*map(str, range(8)))
     for i, prompt in enumerate(asked):
         assert one.d.tokens[str(i)] == expected_tokens(prompt, 12, VOCAB)
+
+
+@pytest.mark.parametrize("prefix", ["none", "kv_radix"])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_decode_that_runs_out_of_pages_swaps_and_resumes_with_the_same_tokens(pair, prefix, overlap):
+    one = pair(decode={"cache__prefix": prefix, "scheduler__overlap": overlap, "scheduler__reserve_output_tokens": 1})
+    memory = one.d.worker.scheduler.memory
+    num_free = 16
+    hold = memory.cache.admit(memory.cache.keys([]), num_tokens=16 * (memory.cache.pages.num_free - num_free))
+    asked = prompts(6, seed=8, shared=16, most=20)
+    for i, prompt in enumerate(asked):
+        one.ask(str(i), prompt, 40)
+    one.finish(*map(str, range(6)))
+    for i, prompt in enumerate(asked):
+        assert one.d.tokens[str(i)] == expected_tokens(prompt, 40, VOCAB)
+    assert sum(one.d.last[str(i)].num_swaps for i in range(6)) > 0
+    memory.cache.release(hold)
+    one.check_empty()
