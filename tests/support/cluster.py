@@ -201,13 +201,28 @@ class Cluster:
         ask.threads.append(_thread(_converse, ask, self.url, {}, stream))
         return ask
 
-    def ask_pair(self, prefill: Instance, prompt: list[int], num_tokens: int, **changes: Any) -> Ask:
-        """To one prefill and the decode instance directly, as the router does; the answer is decode's."""
+    def ask_pair(
+        self,
+        prefill: Instance,
+        prompt: list[int],
+        num_tokens: int,
+        *,
+        only: Instance | None = None,
+        prefill_prompt: list[int] | None = None,
+        **changes: Any,
+    ) -> Ask:
+        """To one prefill and the decode instance directly, as the router does; the answer is decode's.
+
+        `only` leaves the other instance out; the answer is then that instance's.
+        """
         ask = Ask(prompt, num_tokens)
         meeting = {"bootstrap_host": "127.0.0.1", "bootstrap_port": prefill.port, "bootstrap_room": new_room()}
         meeting |= changes
-        ask.threads.append(_thread(_converse, Ask(prompt, num_tokens, rid=ask.rid), prefill.url, meeting, False))
-        ask.threads.append(_thread(_converse, ask, self.decode.url, meeting, True))
+        if only is not self.decode:
+            first_half = ask if only else Ask(prefill_prompt or prompt, num_tokens, rid=ask.rid)
+            ask.threads.append(_thread(_converse, first_half, prefill.url, meeting, False))
+        if only is not prefill:
+            ask.threads.append(_thread(_converse, ask, self.decode.url, meeting, True))
         return ask
 
     def wait_empty(self, timeout_s: float = 30.0) -> None:

@@ -82,14 +82,25 @@ class Half:
         self.log.close()
 
 
-@pytest.fixture
-def start_half(tmp_path):
+def _starting(folder):
     halves = []
 
     def start(role, **settings):
-        halves.append(Half(role, tmp_path / f"{role}{len(halves)}.log", **settings))
+        halves.append(Half(role, folder / f"{role}{len(halves)}.log", **settings))
         return halves[-1].wait_ready()
 
     yield start
     for half in halves:
         half.close()
+
+
+@pytest.fixture
+def start_half(tmp_path):
+    """Start a half of its own."""
+    yield from _starting(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def start_lasting_half(tmp_path_factory):
+    """Start a half that the module's tests share."""
+    yield from _starting(tmp_path_factory.mktemp("halves"))

@@ -1,13 +1,15 @@
 """Either process killed, stopped or restarted at every stage; messages lost and repeated on the wire."""
 
-import threading
+import itertools
 import time
 
-import msgspec
 import pytest
 import zmq
 
+from tests.support.wire import Wire, lose_once, pass_on
+
 PAGE = 64
+ROOMS = itertools.count(1000)
 
 
 def bootstrap(prefill, room):
@@ -159,143 +161,88 @@ def test_pools_of_unequal_items_are_refused_with_both_sizes(start_half):
     assert "4096 bytes here and 8192 bytes there" in failed["reason"]
 
 
-class Wire(threading.Thread):
-    """Stands between decode and prefill on the control channel and does as it is told with each message."""
-
-    def __init__(self, target):
-        super().__init__(daemon=True)
-        self.context = zmq.Context()
-        self.front = self.context.socket(zmq.ROUTER)
-        self.address = f"tcp://127.0.0.1:{self.front.bind_to_random_port('tcp://127.0.0.1')}"
-        self.target = target
-        self.backs = {}
-        self.treat = lambda direction, tag, body: [body]
-        self.seen = []
-        self.ending = False
-
-    def run(self):
-        try:
-            self.forward()
-        finally:
-            for sock in (self.front, *self.backs.values()):
-                sock.close(0)
-            self.context.term()
-
-    def forward(self):
-        while not self.ending:
-            for sock in zmq.select([self.front, *self.backs.values()], [], [], 0.05)[0]:
-                if sock is self.front:
-                    identity, body = self.front.recv_multipart()
-                    for copy in self._treated("to_prefill", body):
-                        self._back(identity).send(copy)
-                else:
-                    identity = next(name for name, back in self.backs.items() if back is sock)
-                    for copy in self._treated("to_decode", sock.recv()):
-                        self.front.send_multipart([identity, copy])
-
-    def _treated(self, direction, body):
-        tag = msgspec.msgpack.decode(body)["type"]
-        self.seen.append((direction, tag))
-        return self.treat(direction, tag, body)
-
-    def _back(self, identity):
-        if identity not in self.backs:
-            self.backs[identity] = self.context.socket(zmq.DEALER)
-            self.backs[identity].setsockopt(zmq.IDENTITY, identity)
-            self.backs[identity].connect(self.target())
-        return self.backs[identity]
-
-    def close(self):
-        self.ending = True
-        self.join(20)
-        assert not self.is_alive()
-
-
-@pytest.fixture
-def wired(start_half):
+@pytest.fixture(scope="module")
+def lasting_wire(start_lasting_half):
     """A prefill whose published control address is a `Wire`, and a decode."""
     real = {}
     wire = Wire(lambda: real["address"])
     wire.start()
-    prefill, decode = start_half("prefill", address=wire.address), start_half("decode")
+    prefill, decode = start_lasting_half("prefill", address=wire.address), start_lasting_half("decode")
     real["address"] = prefill.info()["address"]
-    completes(prefill, decode, 1)
     yield prefill, decode, wire
-    wire.treat = lambda direction, tag, body: [body]
     wire.close()
 
 
-def lose_once(*tags):
-    left = list(tags)
-
-    def treat(direction, tag, body):
-        if tag in left:
-            left.remove(tag)
-            return []
-        return [body]
-
-    return treat
+@pytest.fixture
+def wired(lasting_wire):
+    """Both halves, the wire in order again, and a number for a room."""
+    prefill, decode, wire = lasting_wire
+    wire.treat = pass_on
+    completes(prefill, decode, next(ROOMS))
+    yield prefill, decode, wire, next(ROOMS)
+    wire.treat = pass_on
 
 
 @pytest.mark.parametrize("tag", ["reserve", "done", "received", "beat", "pulse"])
 def test_a_lost_message_costs_a_beat_and_no_more(wired, tag):
-    prefill, decode, wire = wired
+    prefill, decode, wire, room = wired
     wire.treat = lose_once(tag)
-    completes(prefill, decode, 2)
+    completes(prefill, decode, room)
     time.sleep(0.7)
     assert prefill.info()["counters"] == {"disagg_rooms": 0, "disagg_unacknowledged": 0, "disagg_peers": 1}
 
 
 @pytest.mark.parametrize("tag", ["abort", "settled"])
 def test_a_lost_word_about_an_abort_is_said_again(wired, tag):
-    prefill, decode, wire = wired
-    prefill.expect(room=2, rid="r", num_prompt_tokens=2 * PAGE)
-    reserve(prefill, decode, 2)
-    prefill.until(("Reserved", 2))
+    prefill, decode, wire, room = wired
+    prefill.expect(room=room, rid="r", num_prompt_tokens=2 * PAGE)
+    reserve(prefill, decode, room)
+    prefill.until(("Reserved", room))
     wire.treat = lose_once(tag)
-    decode.cancel(room=2, reason="client gone")
-    assert decode.until(("Released", 2), timeout=2)["confirmed"]
-    assert prefill.until(("Failed", 2))["status"] == 499
+    decode.cancel(room=room, reason="client gone")
+    assert decode.until(("Released", room), timeout=2)["confirmed"]
+    assert prefill.until(("Failed", room))["status"] == 499
 
 
 def test_a_lost_failure_is_said_again(wired):
-    prefill, decode, wire = wired
-    prefill.expect(room=2, rid="r", num_prompt_tokens=2 * PAGE)
-    reserve(prefill, decode, 2)
-    prefill.until(("Reserved", 2))
+    prefill, decode, wire, room = wired
+    prefill.expect(room=room, rid="r", num_prompt_tokens=2 * PAGE)
+    reserve(prefill, decode, room)
+    prefill.until(("Reserved", room))
     wire.treat = lose_once("failed", "settled")
-    prefill.fail(room=2, reason="out of luck", status=500)
-    assert decode.until(("Failed", 2))["reason"] == "out of luck"
-    assert decode.until(("Released", 2))["confirmed"]
+    prefill.fail(room=room, reason="out of luck", status=500)
+    assert decode.until(("Failed", room))["reason"] == "out of luck"
+    assert decode.until(("Released", room))["confirmed"]
 
 
 def test_every_message_twice_changes_nothing(wired):
-    prefill, decode, wire = wired
+    prefill, decode, wire, room = wired
     wire.treat = lambda direction, tag, body: [body, body]
-    for room in range(2, 12):
-        completes(prefill, decode, room)
+    rooms = [room, *itertools.islice(ROOMS, 9)]
+    for each in rooms:
+        completes(prefill, decode, each)
     for half in (prefill, decode):
-        ended = [e["room"] for e in half.events if e["event"] in ("Sent", "Arrived")]
-        assert sorted(ended) == list(range(1, 12))
+        ended = [e["room"] for e in half.events if e["event"] in ("Sent", "Arrived") and e["room"] in rooms]
+        assert sorted(ended) == rooms
 
 
 def test_a_silent_wire_ends_rooms_on_both_sides_in_bounded_time(wired):
-    prefill, decode, wire = wired
-    prefill.expect(room=2, rid="r", num_prompt_tokens=2 * PAGE)
-    reserve(prefill, decode, 2)
-    prefill.until(("Reserved", 2))
+    prefill, decode, wire, room = wired
+    prefill.expect(room=room, rid="r", num_prompt_tokens=2 * PAGE)
+    reserve(prefill, decode, room)
+    prefill.until(("Reserved", room))
     wire.treat = lambda direction, tag, body: []
     start = time.monotonic()
-    assert "no sign of life" in decode.until(("Failed", 2))["reason"]
-    assert "no sign of life" in prefill.until(("Failed", 2))["reason"]
+    assert "no sign of life" in decode.until(("Failed", room))["reason"]
+    assert "no sign of life" in prefill.until(("Failed", room))["reason"]
     assert time.monotonic() - start < 3.0
-    assert not decode.until(("Released", 2))["confirmed"]
-    wire.treat = lambda direction, tag, body: [body]
-    completes(prefill, decode, 3)
+    assert not decode.until(("Released", room))["confirmed"]
+    wire.treat = pass_on
+    completes(prefill, decode, next(ROOMS))
 
 
 def test_noise_on_the_control_port_is_ignored(wired):
-    prefill, decode, _ = wired
+    prefill, decode, _, room = wired
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)
     stranger.connect(prefill.info()["address"])
@@ -304,4 +251,4 @@ def test_noise_on_the_control_port_is_ignored(wired):
         stranger.send_multipart([noise, noise])
     stranger.close(200)
     context.term()
-    completes(prefill, decode, 2)
+    completes(prefill, decode, room)

@@ -1,30 +1,16 @@
 """Two real processes, real NIXL over DRAM, real sockets."""
 
-import itertools
 import time
 
 import pytest
 
-POISON_ROOM = itertools.count(1)
 PAGE = 64
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
+def pair(start_lasting_half):
     """One prefill and one decode process for the tests that leave both alive."""
-    from importlib.util import module_from_spec, spec_from_file_location
-    from pathlib import Path
-
-    spec = spec_from_file_location("disagg_conftest", Path(__file__).with_name("conftest.py"))
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    folder = tmp_path_factory.mktemp("pair")
-    halves = [module.Half("prefill", folder / "p.log"), module.Half("decode", folder / "d.log")]
-    for half in halves:
-        half.wait_ready()
-    yield halves
-    for half in halves:
-        half.close()
+    return start_lasting_half("prefill"), start_lasting_half("decode")
 
 
 def bootstrap(prefill, room):
