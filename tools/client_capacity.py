@@ -74,12 +74,14 @@ def main():
     parser.add_argument("--rate", type=float, default=25000.0, help="tokens per second over all streams")
     parser.add_argument("--requests", type=int, help="measured requests (default: two for each stream)")
     parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--no-ceiling", dest="ceiling", action="store_false", help="measure only the paced load")
     options = parser.parse_args()
     requests = options.requests or 2 * options.streams
     gap_ms = 1000 * options.streams / options.rate
-    for _ in range(options.tries):
-        ceiling = {"requests": 6 * options.streams, "input_len": 64, "output_len": options.output_len}
+    for _ in range(options.tries if options.ceiling else 0):
+        ceiling = {"requests": requests, "input_len": 64, "output_len": options.output_len}
         print(json.dumps(measure(options, gap_ms=0, in_step=False, label="ceiling", **ceiling)), flush=True)
+    for _ in range(options.tries):
         shape = {"requests": requests, "input_len": options.input_len, "output_len": options.output_len}
         for in_step in (False, True):
             label = "paced, in step" if in_step else "paced, each its own time"

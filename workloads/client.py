@@ -258,15 +258,16 @@ def _pass_facts(shares: Sequence[ShareResult], requests: Sequence[RequestRecord]
     first_sent = min((r.start_s for r in measured), default=now_s())
     planned = [s.planned_t0_s for s in shares if s.planned_t0_s is not None]
     t0 = min(planned, default=first_sent)
+    ended = max((r.end_s for r in measured), default=t0)
     return {
         "t0_monotonic_s": t0,
         "t0_unix_s": t0 - now_s() + time.time(),
         "start_gap_s": first_sent - t0,
-        "duration_s": max((r.end_s for r in measured), default=t0) - t0,
+        "duration_s": ended - t0,
         "client_cpu_s": sum(s.cpu_s for s in shares),
         "peak_in_flight": sum(s.peak_in_flight for s in shares),
         "peak_in_warmup": sum(s.peak_in_warmup for s in shares),
-        **lag_summary([lag for s in shares for lag in s.lags_ms]),
+        **lag_summary([lag for s in shares for at, lag in s.lags if t0 <= at <= ended]),
     }
 
 

@@ -36,7 +36,8 @@ class ShareResult:
 
     requests: list[RequestRecord]
     chunks: pa.Table
-    lags_ms: list[float]
+    lags: list[tuple[float, float]]
+    """Loop lag: when (monotonic), milliseconds."""
     peak_in_flight: int
     peak_in_warmup: int
     stopped: tuple[str, str] | None
@@ -98,7 +99,8 @@ class Share:
         limits = self.workload.timeouts
         watchdog = self._watchdog = Watchdog(self.traffic, limits.stall_s, limits.deadline_s)
         lag, exchanges = LoopLag(), list[Exchange]()
-        gc.freeze()  # what exists now is never looked at again: no collection pause grows with the prompts
+        gc.freeze()
+        gc.disable()  # a collection would stop the clock of every stream; what a pass leaves is small
         async with http_session() as http:
             sender = Sender(
                 http=http,
@@ -117,6 +119,7 @@ class Share:
             finally:
                 for task in tasks:
                     task.cancel()
+                gc.enable()
                 gc.unfreeze()
         return self._result(exchanges, lag, watchdog, start_s, time.process_time() - cpu_before)
 
@@ -147,7 +150,7 @@ class Share:
         return ShareResult(
             requests=[e.record for e in exchanges],
             chunks=chunk_table(exchanges),
-            lags_ms=lag.samples_ms(),
+            lags=lag.samples,
             peak_in_flight=self.traffic.peak_in_flight,
             peak_in_warmup=self.traffic.peak_in_warmup,
             stopped=watchdog.stopped,

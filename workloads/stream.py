@@ -13,6 +13,7 @@ import aiohttp
 from workloads.records import Phase, RequestRecord
 from workloads.sse import SseSplitter
 from workloads.traffic import Prompt
+from workloads.turnstile import Turnstile
 from workloads.wire import Answer, EventError, Wire
 
 now_s = time.monotonic
@@ -101,11 +102,13 @@ class Sender:
     pass_index: int
     process: int
     keep_text: bool
+    turnstile: Turnstile = dataclasses.field(default_factory=Turnstile)
 
     async def send(self, ticket: Ticket, *, intended_s: float | None = None) -> Exchange:
         """Send and read to the end. Never raises for what the server does; a failure is a record."""
         task = asyncio.current_task()
         assert task is not None
+        await self.turnstile.turn()
         start = now_s()
         flight = Flight(task=task, last_event_s=start)
         exchange = Exchange(self._record(ticket, start, intended_s), [], [], Answer())

@@ -15,22 +15,16 @@ class LoopLag:
     """How late the event loop wakes a sleeper: what any timestamp of this client may be wrong by."""
 
     def __init__(self) -> None:
-        self._lags_ms: list[float] = []
+        self.samples: list[tuple[float, float]] = []
+        """When it was measured (monotonic), and the lag in milliseconds."""
 
     async def run(self) -> None:
         """Sleep and compare, until cancelled."""
         while True:
             before = now_s()
             await asyncio.sleep(PROBE_PERIOD_S)
-            self._lags_ms.append(1000 * (now_s() - before - PROBE_PERIOD_S))
-
-    def reset(self) -> None:
-        """Forget what was measured: t0 is here."""
-        self._lags_ms.clear()
-
-    def samples_ms(self) -> list[float]:
-        """Every lag measured since the last reset."""
-        return list(self._lags_ms)
+            after = now_s()
+            self.samples.append((after, 1000 * (after - before - PROBE_PERIOD_S)))
 
 
 def lag_summary(samples_ms: list[float]) -> dict[str, float | int | None]:
