@@ -10,7 +10,7 @@ from stack.core.errors import RequestError
 from stack.core.messages import Generate
 from stack.disagg import Arrived, DecodeHandoff, Failed, PrefillHandoff, Released, Sent
 from stack.disagg.messages import TransferStats
-from stack.runner import Speculator
+from stack.runner import Runner
 from stack.scheduler import Request, Scheduler
 
 
@@ -91,10 +91,10 @@ class NoSide:
 class PrefillSide:
     """Computes prompts, and sends pages as chunks finish."""
 
-    def __init__(self, handoff: PrefillHandoff, scheduler: Scheduler, speculator: Speculator) -> None:
+    def __init__(self, handoff: PrefillHandoff, scheduler: Scheduler, runner: Runner) -> None:
         self._handoff = handoff
         self._scheduler = scheduler
-        self._speculator = speculator
+        self._runner = runner
         self._rooms: dict[int, Request] = {}
 
     def begin(self, message: Generate) -> None:
@@ -134,7 +134,7 @@ class PrefillSide:
             room, first = request.bootstrap.room, part.first_index
             self._handoff.send_pages(room, first, request.pages[first : first + part.num_pages])
             if part.is_last:
-                extras = self._speculator.export_extras(request.slot)
+                extras = self._runner.export_extras(request.slot)
                 self._handoff.send_last(
                     room, request.slot, request.output[0], request.num_prompt, request.num_cached, extras
                 )
@@ -163,12 +163,10 @@ class PrefillSide:
 class DecodeSide:
     """Reserves memory for prompts that a prefill instance computes, and lets them in when they are complete."""
 
-    def __init__(
-        self, handoff: DecodeHandoff, scheduler: Scheduler, speculator: Speculator, polling_interval: int
-    ) -> None:
+    def __init__(self, handoff: DecodeHandoff, scheduler: Scheduler, runner: Runner, polling_interval: int) -> None:
         self._handoff = handoff
         self._scheduler = scheduler
-        self._speculator = speculator
+        self._runner = runner
         self._polling_interval = polling_interval
         self._polls = 0
         self._rooms: dict[int, Request] = {}
@@ -258,7 +256,7 @@ class DecodeSide:
             self._scheduler.let_go(request)
             return
         self._transfer_s, self._transfer_bytes = event.stats.tail_s, event.stats.num_bytes
-        self._speculator.import_extras(request.slot, event.extras)
+        self._runner.import_extras(request.slot, event.extras)
         request.transfer = timing_of(event.stats)
         self._scheduler.arrived(request, event.first_token, event.cached_tokens)
 

@@ -31,13 +31,12 @@ def open_side(instance: Instance, clock: Clock) -> tuple[Side, Meeting]:
         return NoSide(scheduler, _Invention(instance)), Meeting(instance=uuid.uuid4().hex)
     pools = pools_of(instance)
     layout = layout_of(config, instance.geometry, pools)
-    speculator = instance.runner.speculator
     if config.role == "prefill":
         sender = PrefillHandoff(config, layout, pools, clock)
         meeting = Meeting(sender.address, sender.layout_hash, sender.instance)
-        return PrefillSide(sender, scheduler, speculator), meeting
+        return PrefillSide(sender, scheduler, instance.runner), meeting
     receiver = DecodeHandoff(config, layout, pools, clock)
-    side = DecodeSide(receiver, scheduler, speculator, config.scheduler.polling_interval)
+    side = DecodeSide(receiver, scheduler, instance.runner, config.scheduler.polling_interval)
     return side, Meeting("", receiver.layout_hash, receiver.instance)
 
 

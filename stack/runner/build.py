@@ -59,7 +59,7 @@ def build_runner(
             buckets=decode_buckets(config, max_running),
             device=device,
         ),
-        moves=Moves(pages, states),
+        moves=Moves(pages, states, guess.slot_state),
         speculator=guess,
         device=device,
         max_rows=max(states.num_slots, max_running) + 1,

@@ -4,6 +4,7 @@ All of it runs in stream order, so a page or slot that a plan gives away may be 
 wait in host memory under the ticket that the plan named; nothing here counts how much of it there is.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
 class Moves:
     """Copies between slots, and between the pools and host memory."""
 
-    def __init__(self, pages: "PagePool", states: "StatePool") -> None:
+    def __init__(
+        self, pages: "PagePool", states: "StatePool", slot_state: Callable[[int], list[Tensor]] = lambda slot: []
+    ) -> None:
+        """`slot_state` gives what else belongs to a slot, outside the pools."""
         self._pages = pages
         self._states = states
-        self._saved: dict[int, tuple[dict[int, Tensor], Tensor]] = {}
+        self._slot_state = slot_state
+        self._saved: dict[int, tuple[dict[int, Tensor], list[Tensor]]] = {}
 
     def before(self, plan: StepPlan) -> None:
         """What the forward needs in place: swaps out, swaps in, restored snapshots."""
@@ -40,13 +45,17 @@ class Moves:
 
     def _out(self, swap: Swap) -> None:
         pages = {index: self._to_host(self._page(page)) for index, page in zip(swap.indices, swap.pages, strict=True)}
-        self._saved[swap.ticket] = (pages, self._to_host(self._states.row(swap.slot)))
+        self._saved[swap.ticket] = (pages, [self._to_host(row) for row in self._slot_rows(swap.slot)])
 
     def _in(self, swap: Swap) -> None:
-        pages, state = self._saved.pop(swap.ticket)
+        pages, rows = self._saved.pop(swap.ticket)
         for index, page in zip(swap.indices, swap.pages, strict=True):
             self._page(page).copy_(pages[index], non_blocking=True)
-        self._states.row(swap.slot).copy_(state, non_blocking=True)
+        for row, saved in zip(self._slot_rows(swap.slot), rows, strict=True):
+            row.copy_(saved, non_blocking=True)
+
+    def _slot_rows(self, slot: int) -> list[Tensor]:
+        return [self._states.row(slot), *self._slot_state(slot)]
 
     def _page(self, page: int) -> Tensor:
         (row,) = self._pages.rows([page])

@@ -8,8 +8,9 @@ is the one place that sees to it.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -83,7 +84,7 @@ class Runner:
         self._prefill = prefill
         self._decode = decode
         self._moves = moves
-        self.speculator = speculator
+        self._speculator = speculator
         self._war_barrier = war_barrier
         self._packer = Packer(device, 1 << 20)
         self._outputs = [Output(max_rows, speculator.width, device) for _ in range(_MAX_UNDER_WAY)]
@@ -119,6 +120,14 @@ class Runner:
         phases_s = {f"{phase}_s": span_s for phase, span_s in output.marks.spans_s().items()}
         return StepResult(step=plan.step, tokens=tokens, device_s=handle.submitted.elapsed_s(), phases_s=phases_s)
 
+    def export_extras(self, slot: int) -> bytes:
+        """What another instance needs to draft for the request in `slot`, whose last step was collected."""
+        return self._speculator.export_extras(slot)
+
+    def import_extras(self, slot: int, extras: bytes) -> None:
+        """Take over what another instance exported, before the next step."""
+        self.submit(lambda: self._speculator.import_extras(slot, extras))
+
     def submit(self, work: "Callable[[], None]") -> None:
         """Run `work` in stream order, between two steps."""
         self._between.append(self._stream.submit(lambda inputs_read: work()))
@@ -127,6 +136,15 @@ class Runner:
         """Raise what work between two steps raised."""
         while self._between and self._between[0].done.is_reached():
             self._between.popleft().done.wait()
+
+    def warm_up(self, prompt_lens: Sequence[int], max_context: int, *, capture: bool) -> None:
+        """Run every shape once on the sinks, so that nothing compiles under load; then capture decode steps."""
+        for length in prompt_lens:
+            run = partial(self._prefill.warm_up, length)
+            self.submit(run)
+        self._stream.synchronize()
+        if capture:
+            self.capture(max_context)
 
     def capture(self, max_context: int) -> None:
         """Capture decode steps for up to `max_context` tokens a request and wait; for devices that have graphs."""

@@ -84,12 +84,16 @@ class Speculator(Protocol):
         """Fill the drafter's caches for a prefill step's rows."""
         ...
 
+    def slot_state(self, slot: int) -> list[Tensor]:
+        """Views of what it keeps for a slot outside the pools; they follow a request that is swapped out and back."""
+        ...
+
     def export_extras(self, slot: int) -> bytes:
-        """What a decode instance needs besides pages and slot to draft at once. Waits for the device."""
+        """What a decode instance needs besides pages and slot to draft at once. The slot's last step was collected."""
         ...
 
     def import_extras(self, slot: int, extras: bytes) -> None:
-        """The other end of `export_extras`; empty bytes mean a first cycle without drafts."""
+        """The other end of `export_extras`, in stream order; empty bytes mean a first cycle without drafts."""
         ...
 
 
@@ -162,6 +166,10 @@ class PlainDecoder:
 
     def observe_prefill(self, batch: PrefillBatch, hidden: "Hidden", memory: ModelMemory) -> None:
         """Nothing to learn."""
+
+    def slot_state(self, slot: int) -> list[Tensor]:
+        """Nothing."""
+        return []
 
     def export_extras(self, slot: int) -> bytes:
         """Nothing."""

@@ -83,6 +83,10 @@ class DFlash2Speculator:
             self._draft.context_rows(taps_TF, position_T), slot_T, position_T, slot_T > 0, context.page_table_SP
         )
 
+    def slot_state(self, slot: int) -> list[Tensor]:
+        """Nothing: the rows are in the pools."""
+        return []
+
     def export_extras(self, slot: int) -> bytes:
         """Nothing: the rows travel with the slot or the pages."""
         return b""

@@ -108,8 +108,12 @@ class MtpSpeculator:
         r_TC, index_TJ = self._layer.forward(token_T, hidden.last_TC, context, memory)
         self._keep(batch.slots, context.slot_R, r_TC[last_R], index_TJ[last_R])
 
+    def slot_state(self, slot: int) -> list[Tensor]:
+        """`r`, the first draft and the index set."""
+        return [self._r_SC[slot], self._draft_S[slot : slot + 1], self._position_SJ[slot]]
+
     def export_extras(self, slot: int) -> bytes:
-        """`r`, the first draft and the index set of a slot. Waits for the device."""
+        """`r`, the first draft and the index set of a slot."""
         position_J = self._position_SJ[slot]
         return msgspec.msgpack.encode(
             _Extras(
