@@ -12,6 +12,7 @@ from stack.cache.states import StatePool, model_memory
 from stack.config import EngineConfig
 from stack.core.clock import Clock
 from stack.core.geometry import ModelGeometry
+from stack.engine.warm import warm_up
 from stack.kernels.sample import OP as SAMPLE
 from stack.models import load_model
 from stack.runner import Runner, build_runner, new_slot_table
@@ -73,6 +74,9 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
             min(plan.max_context, _graph_context(config)),
             capture=config.graphs.decode and config.role != "prefill",
         )
+    scheduler = build_scheduler(config, geometry, plan, clock)
+    if device.type == "cuda":
+        warm_up(scheduler, runner)
     return Instance(
         config=config,
         geometry=geometry,
@@ -81,7 +85,7 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
         pages=pages,
         states=states,
         runner=runner,
-        scheduler=build_scheduler(config, geometry, plan, clock),
+        scheduler=scheduler,
         impls={**model.impls, "sample": sample.impl},
     )
 

@@ -43,6 +43,11 @@ class Memory:
         counts = self.cache.page_counts()
         return counts.free + counts.evictable
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that all pages hold."""
+        return self.cache.pages.total * self.page_size
+
     # -- leases --------------------------------------------------------------------------------------------------
     def attach(self, request: Request, *, promised: int, reserve: int) -> bool:
         """Lease a slot and the cached pages of a prompt that will be computed; False, and no change, when it does not

@@ -16,7 +16,7 @@ from stack.core.clock import Clock
 from stack.core.errors import RequestError
 from stack.core.messages import Generate, Tokens
 from stack.core.plan import StepPlan, StepResult
-from stack.scheduler.book import Book
+from stack.scheduler.book import Book, Totals
 from stack.scheduler.decode import DecodePlanner
 from stack.scheduler.memory import Memory
 from stack.scheduler.prefill import PrefillPlanner
@@ -142,6 +142,12 @@ class Scheduler:
         """What clients are to be told since the last call."""
         messages, self.book.messages = self.book.messages, []
         return messages
+
+    def forget(self) -> None:
+        """Drop the caches and the counts of an idle scheduler, as if nothing had ever run."""
+        assert self.book.is_empty
+        self.memory.flush()
+        self.book.totals = Totals()
 
     # -- hand-offs -----------------------------------------------------------------------------------------------
     def reserve(self) -> list[Request]:
@@ -339,9 +345,8 @@ class Scheduler:
                 f"the prompt has {num_prompt} tokens and max_new_tokens is {limit}; "
                 f"together they must not exceed {self.limits.max_context}"
             )
-        pages, total = self.memory.pages_for(num_prompt + limit + self.width), self.memory.cache.pages.total
-        if pages > total:
-            most = total * self.memory.page_size - self.width
+        if self.memory.pages_for(num_prompt + limit + self.width) > self.memory.cache.pages.total:
+            most = self.memory.most_tokens - self.width
             raise RequestError(f"the request needs {num_prompt + limit} tokens of cache; the instance has {most}")
 
     def _checked_tokens(self, token_ids: list[int]) -> "array[int]":

@@ -3,7 +3,9 @@ import random
 import pytest
 
 from stack.core import SamplingParams
+from stack.engine.warm import warm_up
 from stack.scheduler import Phase
+from stack.scheduler.book import Totals
 from tests.support.ledger_engine import ledger_engine
 from tests.support.ledger_model import expected_tokens
 
@@ -139,3 +141,16 @@ def test_an_error_on_the_device_reaches_the_loop(engine):
     one.ask("0", [5, 6])
     with pytest.raises(ZeroDivisionError):
         one.finish()
+
+
+@pytest.mark.parametrize("role", ["single", "prefill"])
+def test_a_warm_up_runs_full_and_short_chunks_and_leaves_nothing(engine, role):
+    one = engine(role=role, cache__prefix="hybrid_radix")
+    assert warm_up(one.scheduler, one.runner) == 4
+    assert one.model.largest_rows == 64
+    counts = one.memory.cache.page_counts()
+    assert (counts.leased, counts.cached) == (0, 0)
+    assert one.scheduler.book.totals == Totals()
+    one.ask("0", [5, 6, 7], greedy(1))
+    one.finish()
+    assert one.tokens["0"] == expected_tokens([5, 6, 7], 1, VOCAB)
