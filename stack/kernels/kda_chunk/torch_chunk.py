@@ -123,7 +123,7 @@ def _inverse_of_diagonal(lower_BCC: Tensor) -> Tensor:
     """Inverses of the 16 x 16 diagonal blocks of I + L: (I - L)(I + L^2)(I + L^4)(I + L^8), as L^16 = 0."""
     blocks = lower_BCC.unflatten(1, (-1, _SUB)).unflatten(3, (-1, _SUB)).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
     power = blocks.reshape(-1, _SUB, _SUB)
-    inverse = torch.eye(_SUB) - power
+    inverse = torch.eye(_SUB, device=power.device) - power
     for _ in range(3):
         power = torch.bmm(power, power)
         inverse = torch.baddbmm(inverse, inverse, power)
