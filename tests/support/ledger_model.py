@@ -27,11 +27,14 @@ class LedgerModel:
         self.page_size = page_size
         self.delay_s = 0.0
         self.largest_rows = 0
+        self.largest_decode = 0
         self.impls = {"ledger": "tests"}
 
     def forward(self, token_T, ctx: ForwardContext, memory: ModelMemory, *, taps=()):
         time.sleep(self.delay_s)
         self.largest_rows = max(self.largest_rows, ctx.num_rows)
+        if ctx.kind == "decode":
+            self.largest_decode = max(self.largest_decode, ctx.num_rows)
         latent_NPL = memory.paged[0].latent_NPL
         state_SK = memory.state_SHLKV[:, 0, 0, 0]
         value_T1 = torch.zeros(ctx.num_rows, 1)
