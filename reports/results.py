@@ -1,16 +1,17 @@
 """Finished sessions as they lie on disk: what was planned, how it ended, what was measured.
 
-Knows the file layout of a run (`status.json`, `plan.json`, `metrics.json`, `provenance.json`, `engine.jsonl`) and no
+Knows the file layout of a run (`status.json`, `plan.json`, `metrics.json`, `client.json`, `provenance.json`) and no
 figures or tables. A session that failed or was invalid is kept with its reason: it is data, but never a number.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from reports.claims import Cell
+from reports.derived import derived_metrics
+from reports.engine_log import Line, step_lines
 
 Outcome = Literal["ok", "invalid", "failed"]
 
@@ -27,10 +28,17 @@ class Session:
     plan: dict[str, Any]
     status: dict[str, Any]
     metrics: dict[str, float | None]
+    """Those of `metrics.json`, and those that `reports.derived` reads from the engine's log."""
     missing: dict[str, str]
     measured: dict[str, Any]
     """All of `metrics.json`, diagnostics of an invalid session included."""
+    client: dict[str, Any]
     provenance: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """`suite/row/workload s<k>`."""
+        return f"{self.cell} s{self.index}"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -38,18 +46,19 @@ class Session:
         labels: dict[str, str] = self.plan.get("labels", {})
         return labels
 
-    def steps(self) -> list[dict[str, Any]]:
-        """The engine's per-step samples, oldest first; a torn last line is left out."""
-        file = self.folder / "engine.jsonl"
-        return [*_json_lines(file)] if file.exists() else []
+    def steps(self) -> list[Line]:
+        """The engine's per-step samples, oldest first; a torn line is left out."""
+        return step_lines(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All sessions below one testbed's folder."""
+    """All ended sessions below one testbed's folder, and how many were planned and have not ended."""
 
     testbed: str
     sessions: tuple[Session, ...]
+    folder: Path = Path()
+    not_ended: tuple[str, ...] = ()
 
     def of(self, cell: Cell) -> list[Session]:
         """Every session of a cell, in order."""
@@ -66,7 +75,7 @@ class Results:
 
     @property
     def cells(self) -> list[Cell]:
-        """Every cell that has a session, in the order of the plan files' names."""
+        """Every cell that has a session, in the order of the folders' names."""
         return list(dict.fromkeys(session.cell for session in self.sessions))
 
     @property
@@ -76,32 +85,49 @@ class Results:
 
 
 def load_results(folder: Path) -> Results:
-    """Read `results/<testbed>`. A session without `status.json` has not ended and is left out.
+    """Read `results/<testbed>`. A session without `status.json` has not ended; it is named and nothing else.
 
-    Raises ValueError naming the file when one of them cannot be read.
+    A file that cannot be read makes its session a failed one, with the file named as the reason.
     """
-    found = sorted(folder.glob("*/*/*/s*/status.json"), key=lambda file: (file.parts[-5:-2], _index(file)))
-    return Results(folder.name, tuple(_session(file.parent) for file in found))
+    planned = sorted(folder.glob("*/*/*/s*/plan.json"), key=_place)
+    ended = sorted(folder.glob("*/*/*/s*/status.json"), key=_place)
+    folders = {file.parent for file in ended}
+    waiting = tuple("/".join(file.parts[-5:-1]) for file in planned if file.parent not in folders)
+    return Results(folder.name, tuple(_session(file.parent) for file in ended), folder, waiting)
+
+
+def _place(file: Path) -> tuple[tuple[str, ...], int]:
+    number = file.parent.name.removeprefix("s")
+    return file.parts[-5:-2], int(number) if number.isdigit() else -1
 
 
 def _session(folder: Path) -> Session:
-    status, plan = _json(folder / "status.json"), _json(folder / "plan.json")
-    measured = _json(folder / "metrics.json") if (folder / "metrics.json").exists() else {}
-    provenance = _json(folder / "provenance.json") if (folder / "provenance.json").exists() else {}
-    outcome, reason = _outcome(status, measured)
-    cell = plan["cell"]
+    files: dict[str, dict[str, Any]] = {}
+    unreadable = ""
+    for name in ("status", "plan", "metrics", "client", "provenance"):
+        file = folder / f"{name}.json"
+        files[name] = {}
+        if file.exists() or name == "plan":
+            try:
+                files[name] = _json(file)
+            except ValueError as error:
+                unreadable = unreadable or str(error)
+    outcome, reason = ("failed", unreadable) if unreadable else _outcome(files["status"], files["metrics"])
+    is_ok = outcome == "ok"
+    metrics = files["metrics"].get("metrics", {}) if is_ok else {}
     return Session(
-        cell=Cell(cell["suite"], cell["row"], cell["workload"]),
-        index=int(cell["session"]),
+        cell=Cell(*folder.parts[-4:-1]),
+        index=_place(folder / "status.json")[1],
         folder=folder,
-        outcome=outcome,
+        outcome=outcome,  # type: ignore[arg-type]
         reason=reason,
-        plan=plan,
-        status=status,
-        metrics=measured.get("metrics", {}) if outcome == "ok" else {},
-        missing=measured.get("metrics_missing", {}),
-        measured=measured,
-        provenance=provenance,
+        plan=files["plan"],
+        status=files["status"],
+        metrics=metrics | derived_metrics(folder, metrics, files["client"], files["plan"]) if is_ok else {},
+        missing=files["metrics"].get("metrics_missing", {}),
+        measured=files["metrics"],
+        client=files["client"],
+        provenance=files["provenance"],
     )
 
 
@@ -115,22 +141,11 @@ def _outcome(status: dict[str, Any], measured: dict[str, Any]) -> tuple[Outcome,
     return "ok", ""
 
 
-def _index(status_file: Path) -> int:
-    return int(status_file.parent.name.removeprefix("s"))
-
-
 def _json(file: Path) -> dict[str, Any]:
     try:
-        loaded: dict[str, Any] = json.loads(file.read_text())
+        loaded = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read ({error}); run that session again") from error
+        raise ValueError(f"{file.name} cannot be read; run this session again") from error
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{file.name} holds no object; run this session again")
     return loaded
-
-
-def _json_lines(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open() as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue

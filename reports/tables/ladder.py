@@ -1,72 +1,147 @@
 """A ladder: its rows in published order, ours beside the published values, and what the pair may be called."""
 
 import math
+from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
 from reports.claims import Cell
-from reports.held import Held
-from reports.results import Results
+from reports.estimates import Estimate
+from reports.material import Material
+from reports.tables.table import Table, show, times, with_interval
 
 
-def ladder_table(results: Results, held: list[Held], suite: str, metric: str) -> pd.DataFrame:
-    """One row a cell of `suite`: sessions, our mean with its 95 % interval, the published value, ratios and verdict.
+@dataclass(frozen=True, slots=True)
+class LadderSpec:
+    """Which suite, which throughput and which latency stand in its table."""
 
-    Columns: row, workload, sessions, failed, ours, ours_low, ours_high, ours_over_baseline, published,
-    published_over_baseline, verdict, reason. Missing numbers are NaN; an interval needs two sessions.
-    """
-    return pd.DataFrame([_row(results, held, cell, metric) for cell in _cells(results, held, suite)])
-
-
-def _cells(results: Results, held: list[Held], suite: str) -> list[Cell]:
-    claimed = [
-        h.claim.cell for h in held if h.claim.kind == "absolute" and h.claim.cell and h.claim.cell.suite == suite
-    ]
-    measured = [cell for cell in results.cells if cell.suite == suite]
-    return list(dict.fromkeys([*claimed, *measured]))
+    suite: str
+    workload: str
+    metric: str
+    latency: str
+    latency_name: str
+    title: str
 
 
-def _row(results: Results, held: list[Held], cell: Cell, metric: str) -> dict[str, object]:
-    values = results.values(cell, metric)
+PREFILL = LadderSpec("prefill", "prefill_only", "input_tok_s", "ttft_mean_s", "mean TTFT, s", "Prefill ladder")
+DECODE = LadderSpec("decode", "sp99_9", "output_tok_s", "tpot_mean_ms", "mean TPOT, ms", "Decode ladder")
+
+_CAPTION = (
+    "Rows in the published order, then rows of our own. Each row keeps the settings of the row it builds on. "
+    "[ ] is the 95 % interval over sessions (starts of the servers), n their number; one session has no interval. "
+    "Ratios stand first because they carry over between machines further than absolute values do."
+)
+
+
+def prefill_ladder(material: Material) -> Table:
+    """The prefill ladder."""
+    return ladder_table(material, PREFILL)
+
+
+def decode_ladder(material: Material) -> Table:
+    """The decode ladder."""
+    return ladder_table(material, DECODE)
+
+
+def ladder_table(material: Material, spec: LadderSpec) -> Table:
+    """One row a cell of the suite: ours with interval and sessions, published, ratios to baseline and row before."""
+    rows = material.rows(spec.suite, spec.workload)
+    published = [row for row in rows if material.find(Cell(spec.suite, row, spec.workload), spec.metric)]
+    numbers, texts = [], []
+    for row in rows:
+        previous = published[published.index(row) - 1] if row in published[1:] else None
+        number, text = _row(material, spec, Cell(spec.suite, row, spec.workload), previous)
+        numbers.append(number)
+        texts.append(text)
+    unit = "input tok/s" if spec.metric == "input_tok_s" else "output tok/s"
+    return Table(
+        name=f"ladder_{spec.suite}",
+        title=spec.title,
+        caption=_CAPTION,
+        frame=pd.DataFrame(numbers),
+        shown=pd.DataFrame(texts),
+        headers={
+            "row": "row",
+            "published_over": "published / baseline",
+            "ours_over": "ours / baseline",
+            "verdict": "verdict",
+            "published_step": "published / row before",
+            "ours_step": "ours / row before",
+            "published": f"published, {unit}",
+            "ours": f"ours, {unit}",
+            "published_latency": f"published {spec.latency_name}",
+            "ours_latency": f"our {spec.latency_name}",
+            "limits": "running limit, published / ours",
+            "reason": "why",
+        },
+    )
+
+
+def _row(
+    material: Material, spec: LadderSpec, cell: Cell, previous: str | None
+) -> tuple[dict[str, object], dict[str, object]]:
     base = Cell(cell.suite, "baseline", cell.workload)
-    mean, low, high = _interval(values)
-    base_mean, _, _ = _interval(results.values(base, metric))
-    absolute, ratio = (_claim(held, cell, metric, kind) for kind in ("absolute", "ratio"))
-    said = ratio or absolute
-    return {
+    before = Cell(cell.suite, previous, cell.workload) if previous else None
+    ours, latency = material.ours(cell, spec.metric), material.ours(cell, spec.latency)
+    limit = material.ours(cell, "running_limit")
+    over = material.ours_over(cell, base, spec.metric)
+    step = material.ours_over(cell, before, spec.metric) if before else Estimate(math.nan, math.nan, math.nan, 0)
+    published = material.published(cell, spec.metric)
+    published_over = published / material.published(base, spec.metric)
+    published_step = published / material.published(before, spec.metric) if before else math.nan
+    said = material.find(cell, spec.metric, "ratio", "baseline") or material.find(cell, spec.metric)
+    failed = sum(session.outcome != "ok" for session in material.results.of(cell))
+    verdict = said.verdict.outcome if said else "no published value"
+    reason = _reason(said.verdict.reason if said else "a row of our own", failed)
+    published_latency = material.published(cell, spec.latency)
+    published_limit = material.published(cell, "running_limit")
+    number: dict[str, object] = {
         "row": cell.row,
         "workload": cell.workload,
-        "sessions": len(values),
-        "failed": sum(session.outcome != "ok" for session in results.of(cell)),
-        "ours": mean,
-        "ours_low": low,
-        "ours_high": high,
-        "ours_over_baseline": mean / base_mean if base_mean else math.nan,
-        "published": absolute.claim.published if absolute else math.nan,
-        "published_over_baseline": ratio.claim.published if ratio else math.nan,
-        "verdict": said.verdict.outcome if said else "no published value",
-        "reason": said.verdict.reason if said else "",
+        "sessions": ours.sessions,
+        "failed": failed,
+        "ours": ours.value,
+        "ours_low": ours.low,
+        "ours_high": ours.high,
+        "ours_over_baseline": over.value,
+        "ours_over_baseline_low": over.low,
+        "ours_over_baseline_high": over.high,
+        "ours_over_row_before": step.value,
+        "published": published,
+        "published_over_baseline": published_over,
+        "published_over_row_before": published_step,
+        f"ours_{spec.latency}": latency.value,
+        f"published_{spec.latency}": published_latency,
+        "ours_running_limit": limit.value,
+        "published_running_limit": published_limit,
+        "verdict": verdict,
+        "reason": reason,
     }
+    text: dict[str, object] = {
+        "row": cell.row,
+        "published_over": times(published_over),
+        "ours_over": _times(over),
+        "published_step": times(published_step),
+        "ours_step": times(step.value),
+        "published": published,
+        "ours": with_interval(ours),
+        "published_latency": published_latency,
+        "ours_latency": with_interval(latency),
+        "limits": f"{show(_whole(published_limit))} / {show(_whole(limit.value))}",
+        "verdict": verdict,
+        "reason": reason,
+    }
+    return number, text
 
 
-def _claim(held: list[Held], cell: Cell, metric: str, kind: str) -> Held | None:
-    for h in held:
-        is_ours = h.claim.cell == cell and h.claim.metric == metric and h.claim.kind == kind
-        if is_ours and (h.claim.base is None or h.claim.base.row == "baseline"):
-            return h
-    return None
+def _times(estimate: Estimate) -> str:
+    interval = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else ""
+    return times(estimate.value) + interval
 
 
-def _interval(values: list[float]) -> tuple[float, float, float]:
-    """Geometric mean of positive values and its 95 % interval."""
-    positive = [value for value in values if value > 0]
-    if not positive:
-        return math.nan, math.nan, math.nan
-    logs = np.log(positive)
-    mean = float(np.mean(logs))
-    if len(positive) < 2:
-        return math.exp(mean), math.nan, math.nan
-    half = float(stats.t.ppf(0.975, len(logs) - 1)) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
-    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+def _whole(value: float) -> int | float:
+    return value if math.isnan(value) else round(value)
+
+
+def _reason(reason: str, failed: int) -> str:
+    return f"{reason}; {failed} failed or invalid" if failed else reason

@@ -1,0 +1,80 @@
+"""Which table and figure stands where on the page, with the sentences between them."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from reports.figures.figure import Drawn
+from reports.material import Material
+from reports.page.view import FigureView, LogView, Part, Section, TableView
+from reports.results import Session
+from reports.tables.table import Table
+
+_METHODS = [
+    "A session is one start of all servers: launch, readiness, cache flush and priming, warm-up, measured passes, end. "
+    "Sessions are the sample; passes of one session are never counted as repetitions. A session's value is a ratio of "
+    "sums over its passes, or a statistic over all its measured requests.",
+    "Validity is judged before any metric. An invalid or failed session has no value anywhere on this page.",
+    "Means over sessions are geometric, intervals are 95 % t-intervals of the logarithms; a ratio of two rows is "
+    "paired when both ran in the same blocks. A published value is a constant without error: `reproduced` asks that "
+    "the whole interval of ours over published lies inside the claim's band.",
+    "Every metric is defined below and in docs/metrics.md.",
+]
+
+
+def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Drawn]) -> list[Section]:
+    """The page from top to bottom."""
+    figures = {one.spec.name: FigureView(number, one) for number, one in enumerate(drawn, start=1)}
+
+    def parts(*names: str) -> list[Part]:
+        found = []
+        for name in names:
+            if name.startswith("figure:") and name.removeprefix("figure:") in figures:
+                found.append(Part("figure", figure=figures[name.removeprefix("figure:")]))
+            elif name.startswith("figure:"):
+                pass
+            else:
+                found.append(Part("table", table=TableView(tables[name])))
+        return found
+
+    worse = Part("callout", table=TableView(tables["worsened"]))
+    failures = [*parts("failures"), Part("logs", logs=[_log(session) for session in material.results.not_ok])]
+    commands = Part("logs", logs=[_commands(session) for session in material.results.sessions if session.provenance])
+    return [
+        Section("worse", "What gets worse", [], [worse]),
+        Section("decode", "Decode", [], parts("ladder_decode", "figure:decode", "figure:prefix_sharing")),
+        Section("prefill", "Prefill", [], parts("ladder_prefill", "figure:prefill", "figure:packet")),
+        Section("integrated", "3P1D", [], parts("figure:topology", "integrated_throughput", "integrated_latency",
+                                                "figure:integrated", "operating_points", "accuracy")),
+        Section("drafters", "Drafters", [], parts("drafters", "figure:cycle", "figure:tile_loop")),
+        Section("settings", "Settings and mechanisms", [], parts("settings_prefill", "settings_decode", "mechanisms")),
+        Section("memory", "Memory", [], parts("memory", "memory_published")),
+        Section("claims", "Claims", [], parts("claims", "claims_computed")),
+        Section("failures", "Sessions, validity, failures", [], [*failures, *parts("sessions", "validity")]),
+        Section("provenance", "Provenance", [], [*parts("provenance", "versions"), commands]),
+        Section("methods", "Methods", _METHODS, parts("definitions")),
+    ]  # fmt: skip
+
+
+def _log(session: Session) -> LogView:
+    blocks = [
+        (f"end of {name}.log", "\n".join(lines)) for name, lines in session.status.get("log_tail", {}).items() if lines
+    ]
+    if reasons := session.measured.get("validity", {}).get("reasons"):
+        blocks.insert(0, ("reasons", "\n".join(map(str, reasons))))
+    return LogView(f"{session.name}: {session.outcome}, {session.reason}", blocks or [("log", "nothing was logged")])
+
+
+def _commands(session: Session) -> LogView:
+    blocks = []
+    for name, command in session.provenance.get("commands", {}).items():
+        environment = [f"{key}={shlex.quote(str(value))}" for key, value in command.get("env", {}).items()]
+        blocks.append((name, " ".join([*environment, *map(_quote, command.get("argv", ()))])))
+    changed = session.provenance.get("code", {}).get("diff_files", [])
+    if changed:
+        blocks.append(("files that differed from the commit", "\n".join(changed)))
+    return LogView(f"Commands of {session.name}", blocks)
+
+
+def _quote(word: object) -> str:
+    text = str(word)
+    return text if text.startswith("{") or "{port" in text or "{dir}" in text else shlex.quote(text)

@@ -1,0 +1,142 @@
+"""What the template shows: tables as rows of texts, figures as SVG, logs as blocks. Plain values, nothing computed."""
+
+import base64
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.figures.figure import Drawn
+from reports.headline import Card
+from reports.tables.table import ABSENT, Table
+
+_NUMBER = re.compile(r"^[-±]?[\d,.]+( ?[x%s])?$|^–$")
+_VERDICTS = ("verdict", "outcome", "ended", "verdict of the ratio")
+
+
+@dataclass(frozen=True, slots=True)
+class CellView:
+    """One field of a table."""
+
+    text: str
+    is_number: bool
+    is_verdict: bool
+    is_long: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """A table ready for the template."""
+
+    table: Table
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.table, name)
+
+    @property
+    def columns(self) -> list[str]:
+        """Headers."""
+        return list(self.table.display.columns)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows."""
+        return len(self.table.frame)
+
+    @property
+    def rows(self) -> Iterator[list[CellView]]:
+        """Texts, and how to set them."""
+        display = self.table.display
+        for row in display.itertuples(index=False):
+            yield [
+                CellView(
+                    text, bool(_NUMBER.match(text)), name in _VERDICTS and text not in ("", ABSENT), len(text) > 34
+                )
+                for name, text in zip(display.columns, row, strict=True)
+            ]
+
+    @property
+    def csv_uri(self) -> str:
+        """The CSV as a data URI."""
+        return "data:text/csv;charset=utf-8;base64," + base64.b64encode(self.table.csv().encode()).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class FigureView:
+    """A figure ready for the template."""
+
+    number: int
+    drawn: Drawn
+
+    @property
+    def name(self) -> str:
+        """File name without ending."""
+        return self.drawn.spec.name
+
+    @property
+    def title(self) -> str:
+        """What stands above it."""
+        return self.drawn.spec.title
+
+    @property
+    def caption(self) -> str:
+        """What stands below it."""
+        return self.drawn.spec.caption
+
+    @property
+    def svg(self) -> str:
+        """The drawing, empty without one."""
+        return self.drawn.svg
+
+    @property
+    def absent(self) -> str:
+        """Why there is no drawing."""
+        return self.drawn.absent
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """Texts behind a line that opens."""
+
+    title: str
+    blocks: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing in a section; `kind` says which field is set."""
+
+    kind: str
+    table: TableView | None = None
+    figure: FigureView | None = None
+    logs: list[LogView] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, sentences, parts."""
+
+    id: str
+    title: str
+    text: list[str]
+    parts: list[Part]
+
+
+def card_view(card: Card) -> dict[str, str]:
+    """A headline ratio as texts."""
+    claim, verdict = card.held.claim, card.held.verdict
+    interval = ""
+    if verdict.interval:
+        low, high = (claim.published * bound for bound in verdict.interval)
+        interval = f" [{low:.2f}, {high:.2f}]"
+    if verdict.sessions:
+        interval += f", n={verdict.sessions}"
+    return {
+        "title": card.title,
+        "what": card.what[0].upper() + card.what[1:],
+        "published": f"{claim.published:.2f}x",
+        "ours": ABSENT if verdict.value is None else f"{verdict.value:.2f}x",
+        "interval": interval,
+        "outcome": verdict.outcome,
+        "state": "Sessions: " + card.state,
+    }

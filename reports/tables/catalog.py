@@ -1,0 +1,42 @@
+"""All tables, in the order in which they are written as files."""
+
+from collections.abc import Callable
+
+from reports.material import Material
+from reports.tables import (
+    claims,
+    definitions,
+    drafters,
+    evidence,
+    integrated,
+    ladder,
+    mechanisms,
+    memory,
+    quality,
+    settings,
+)
+from reports.tables.table import Table
+
+TABLES: tuple[Callable[[Material], Table], ...] = (
+    ladder.prefill_ladder,
+    ladder.decode_ladder,
+    integrated.throughput,
+    integrated.latencies,
+    integrated.worsened,
+    drafters.drafters_table,
+    quality.accuracy_table,
+    quality.operating_points,
+    settings.prefill_settings,
+    settings.decode_settings,
+    mechanisms.mechanism_table,
+    memory.memory_table,
+    memory.published_memory,
+    claims.computed_claims,
+    claims.measured_claims,
+    evidence.sessions_table,
+    evidence.validity_table,
+    evidence.failures_table,
+    evidence.versions_table,
+    evidence.provenance_table,
+    definitions.definitions_table,
+)
