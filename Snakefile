@@ -36,6 +36,7 @@ include: "workflows/rules/gate.smk"
 rule all:
     default_target: True
     input:
+        rules.build.input,
         rules.report.input,
 
 

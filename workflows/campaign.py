@@ -71,7 +71,8 @@ class Campaign:
         ]
 
     def _targets(self, selection: Selection, with_report: bool) -> list[str]:
-        return [*selection.metrics_files, *(["report"] if with_report else [])]
+        statuses = [name.replace("metrics.json", "status.json") for name in selection.metrics_files]
+        return ["build", *statuses, *selection.metrics_files, *(["report"] if with_report else [])]
 
 
 def _forget(folders: list[str]) -> None:

@@ -20,7 +20,30 @@ GPU_ONLY = ("triton_", "tilelang_", "deep_gemm", "fla_", "flash_", "split_")
 """Beginnings of kernel modules that a CPU testbed never runs."""
 ENGINE_FOLDERS = ("stack",)
 CLIENT_FOLDERS = ("workloads",)
-NOT_MEASURED = ("stack/plan/", "stack/training/", "workloads/specs/", "workloads/checkpoints/")
+DEFINITIONS = tuple(
+    f"workloads/{name}.py"
+    for name in ("client_facts", "definitions", "engine_log", "gpu_samples", "metrics", "passes", "validity", "window")
+)
+"""What turns records into values and verdicts: a change here computes metrics again and measures nothing."""
+NOT_MEASURED = (
+    "stack/plan/",
+    "stack/training/",
+    *(
+        f"workloads/{name}"
+        for name in (
+            "accuracy",
+            "crosscheck",
+            "export",
+            "null_server",
+            "numbers",
+            "operating_point",
+            "paired",
+            "peers",
+        )
+    ),
+    *DEFINITIONS,
+)
+"""Code beside the path of a session."""
 
 
 def canonical(value: Any) -> str:
@@ -37,6 +60,14 @@ def measured_code(engine: str, platform: str, root: Path = ROOT) -> str:
     """Twelve hex digits over the code that a session of this engine on this platform runs."""
     folders = (*ENGINE_FOLDERS, *CLIENT_FOLDERS) if engine == "stack" else CLIENT_FOLDERS
     return _code_digest(root, folders, platform == "cpu")
+
+
+def definition_code(root: Path = ROOT) -> str:
+    """Twelve hex digits over the code that turns records into metrics."""
+    total = hashlib.sha256()
+    for name in DEFINITIONS:
+        total.update(f"{name}\0{_meaning(root / name)}\0".encode())
+    return total.hexdigest()[:12]
 
 
 @functools.cache

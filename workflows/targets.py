@@ -10,7 +10,7 @@ from typing import Any
 from workflows.blocks import order
 from workflows.catalog import Catalog, CatalogRow, load_catalog
 from workflows.errors import WorkflowError
-from workflows.identity import MEASURE_VERSION, measured_code
+from workflows.identity import MEASURE_VERSION, definition_code, measured_code
 from workflows.plan import Plan
 from workflows.planner import plan_session
 from workflows.resolution import Resolution, resolve
@@ -67,7 +67,7 @@ class Selection:
     @property
     def metric_definitions(self) -> str:
         """Digest of what turns records into values."""
-        return measured_code("sglang", "any")
+        return definition_code()
 
     @property
     def folder(self) -> str:
@@ -102,9 +102,11 @@ class Selection:
         )
         return len(self.folders) - self.folders.index(folder) if folder in self.folders else 0
 
-    def model_file(self, wildcards: Mapping[str, str]) -> str:
-        """The checkpoint that the session serves."""
-        return f"{self.plan(wildcards).model['path']}/config.json"
+    @property
+    def model_files(self) -> list[str]:
+        """The checkpoint that the testbed serves, where a command of ours writes it."""
+        model = self.catalog.models[self.catalog.testbed(self.testbed).model]
+        return [f"{model.path}/config.json"] if model.build else []
 
 
 def _patterns(rows: Any) -> list[str]:

@@ -7,4 +7,5 @@ RESULT = f"results/{selection.folder}/{{suite}}/{{row}}/{{workload}}/s{{session}
 
 localrules:
     report,
+    build,
     all,

@@ -4,12 +4,12 @@ rule gate:
         selection.metrics_files,
     output:
         touch(f"results/{selection.folder}/gate.passed"),
+    log:
+        f"logs/{selection.folder}/gate.log",
     params:
         testbed=selection.testbed,
         rows=selection.row_names,
         verdict=f"results/{selection.folder}/gate.json",
-    log:
-        f"logs/{selection.folder}/gate.log",
     shell:
         "{PYTHON} -m workflows.cli gate {params.rows} --testbed {params.testbed} --existing"
         " --store baselines --out {params.verdict} > {log} 2>&1"

@@ -1,8 +1,8 @@
-# One start of the servers. It holds the whole machine; the supervisor takes a host lock as well.
+# One start of the servers. It holds the whole machine; the supervisor takes a host lock as well, and writes the checkpoint
+# if it is not there: as an input, a checkpoint that was written anew would measure everything again.
 rule session:
     input:
-        plan=ancient(RESULT + "/plan.json"),
-        model=ancient(selection.model_file),
+        plan=RESULT + "/plan.json",
     output:
         RESULT + "/status.json",
     log:
