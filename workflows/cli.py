@@ -33,8 +33,9 @@ app = typer.Typer(
 )
 tune = typer.Typer(help="Search for the fastest kernel settings of this machine.", no_args_is_help=True)
 app.add_typer(tune, name="tune")
-out = Console(soft_wrap=False)
-err = Console(stderr=True)
+WIDE = None if sys.stdout.isatty() else 160
+out = Console(width=WIDE)
+err = Console(stderr=True, width=WIDE)
 
 Testbed = Annotated[str, typer.Option(help="Where to run: np1d list --testbeds shows them.")]
 Engine = Annotated[str, typer.Option(help="stack (ours), sglang (the published one), or the testbed's default.")]

@@ -70,7 +70,7 @@ def result_table(found: Iterable[Outcome], catalog: Catalog) -> Table:
     """Sessions, their value and why they are no result where they are none."""
     table = Table(box=None, pad_edge=False)
     for name in ("cell", "session", "verdict", "value", "why"):
-        table.add_column(name, overflow="fold", no_wrap=name in ("cell", "verdict", "value"))
+        table.add_column(name, overflow="fold", no_wrap=name != "why")
     for outcome in found:
         cell = outcome.cell
         name = f"{cell.get('suite')}/{cell.get('row')} {cell.get('workload')}" if cell else str(outcome.folder)

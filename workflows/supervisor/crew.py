@@ -6,6 +6,7 @@ monotonic clock, so that a jump of the wall clock changes nothing.
 
 import dataclasses
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -181,6 +182,8 @@ class Crew:
         facts["killed"] = [self._without_paths(line) for line in processes.end_all(clients, grace_s=grace)]
         for member in self._members:
             facts["exit_codes"][member.plan.name] = member.popen.poll()
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        facts["cpu_s"] = usage.ru_utime + usage.ru_stime
         facts["ports_still_open"] = list(ports.still_open(list(self._block.ports.values())))
         self._block.release()
         host.forget(self._state)
