@@ -4,7 +4,9 @@ import itertools
 import random
 
 import pytest
+import torch
 
+from stack.cache.pages import POISON
 from stack.config import EngineConfig, with_settings
 from stack.core import SamplingParams
 from stack.engine.local import LocalEngine
@@ -88,6 +90,22 @@ def test_tokens_are_equal(checkpoint, alone, prefix, overlap, batch, swap):
     tokens, swaps = generate(checkpoint, asked, 10, prefix=prefix, overlap=overlap, batch=batch, swap=swap)
     assert tokens == wanted
     assert (swaps > 0) == swap
+
+
+@pytest.mark.slow
+def test_padding_and_stale_memory_change_nothing(checkpoint, alone, monkeypatch):
+    """Batches are padded to 4 and 8 rows; every byte that was not written yet is a NaN, the sinks' excepted."""
+    asked, wanted = alone
+    monkeypatch.setattr("stack.runner.build.decode_buckets", lambda config, max_running: (4, 8))
+    settings = PLAIN | {"model.path": str(checkpoint), "cache.budget_bytes": 96 << 20, "cache.prefix": "hybrid_radix"}
+    with LocalEngine(with_settings(EngineConfig(), settings)) as engine:
+        pages, states = engine.instance.pages, engine.instance.states
+        for pool, size in ((pages.buffer, pages.layout.page_bytes), (states.buffer, states.layout.slot_bytes)):
+            pool[size:].fill_(POISON)
+        sampling = SamplingParams(max_new_tokens=10, temperature=0.0, ignore_eos=True)
+        assert engine.generate(asked, sampling) == wanted
+        assert not torch.any(pages.rows([0])[0])
+        assert not torch.any(states.row(0))
 
 
 @pytest.fixture(scope="module")

@@ -188,3 +188,18 @@ def test_decode_that_runs_out_of_pages_swaps_and_resumes_with_the_same_tokens(pa
     assert sum(one.d.last[str(i)].num_swaps for i in range(6)) > 0
     memory.cache.release(hold)
     one.check_empty()
+
+
+def test_a_sampled_request_draws_the_same_tokens_on_a_pair_as_alone(worker):
+    sampling = SamplingParams(max_new_tokens=16, temperature=30.0, top_k=50, top_p=0.9, seed=1234, ignore_eos=True)
+    prompt = prompts(1, seed=2)[0]
+    alone = worker()
+    alone.ask("a", prompt, sampling)
+    alone.finish("a")
+    one = Pair(worker)
+    meeting = messages.Bootstrap("127.0.0.1", one.p.http_port, 7)
+    for side in (one.p, one.d):
+        side.ask("a", prompt, sampling, meeting)
+    one.finish("a")
+    assert one.d.tokens["a"] == alone.tokens["a"]
+    assert alone.tokens["a"] != expected_tokens(prompt, 16, VOCAB), "it was sampled, not greedy"
