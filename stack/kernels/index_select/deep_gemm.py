@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stack.kernels.devices import hopper_only, package_missing
 from stack.kernels.index_select import triton_paged
-from stack.kernels.index_select.top_pools import index_width, prepared_queries, row_tiles, top_pools
+from stack.kernels.index_select.top_pools import index_width, prepared_queries, row_tiles, score_columns, top_pools
 
 MIN_ROWS = 64
 """Rows a request from which staging its keys pays."""
@@ -87,7 +87,7 @@ def index_select(
         raise ValueError("deep_gemm scores FP8 index keys; use triton_paged for BF16 ones")
     place = (page_table_SP, slot_R, request_T, position_T)
     rows, requests = q_THD.shape[0], slot_R.shape[0]
-    pools = max(1, -(-max_context // kpool))
+    pools = score_columns(max_context, kpool)
     stage_bytes = requests * pools * (codes_NQD.shape[2] + 4)
     if rows < MIN_ROWS * requests or stage_bytes > workspace_bytes // 4:
         return triton_paged.index_select(

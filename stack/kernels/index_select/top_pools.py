@@ -27,6 +27,11 @@ def index_width(kpool: int, budget: int) -> int:
     return -(-(budget * kpool + kpool - 1) // 64) * 64
 
 
+def score_columns(max_context: int, kpool: int) -> int:
+    """Columns of a score row: the widest context's pools, rounded up to 16 bytes."""
+    return max(4, -(-max_context // kpool // 4) * 4)
+
+
 def prepared_queries(q_THD: "Tensor", w_TH: "Tensor", *, fp8: bool) -> "tuple[Tensor, Tensor]":
     """Queries as the scores take them, and head weights that carry D^-0.5 and the queries' scales."""
     import torch
@@ -63,6 +68,8 @@ def top_pools(
     page_size: int,
 ) -> None:
     """Fill the index rows from scores; entries beyond a row's candidates are never read."""
+    if score_TP.stride(0) % 4 or score_TP.stride(1) != 1:
+        raise ValueError("the top-k kernel takes score rows aligned to 16 bytes")
     kernel, staged = (_TOP, STAGED) if score_TP.shape[1] > STAGED // 2 else (_SHORT, STAGED // 2)
     kernel.launch(
         (score_TP.shape[0], 1, 1),

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from stack.kernels.devices import hopper_only
 from stack.kernels.index_select.paged_scores import page_scores
-from stack.kernels.index_select.top_pools import index_width, prepared_queries, row_tiles, top_pools
+from stack.kernels.index_select.top_pools import index_width, prepared_queries, row_tiles, score_columns, top_pools
 
 missing = hopper_only
 
@@ -27,7 +27,7 @@ def index_select(
     workspace_bytes: int,
 ) -> Tensor:
     """See the op's contract."""
-    rows, columns = q_THD.shape[0], max(1, -(-max_context // kpool))
+    rows, columns = q_THD.shape[0], score_columns(max_context, kpool)
     index_TW = torch.empty((rows, index_width(kpool, budget)), dtype=torch.int32, device=q_THD.device)
     query, weight = prepared_queries(q_THD, w_TH, fp8=scale_NQ is not None)
     for tile in row_tiles(rows, columns, workspace_bytes):

@@ -32,8 +32,26 @@ def kda_commit(
     snapshots_LNWHKV: "Tensor | None" = None,
 ) -> None:
     """See the op's contract."""
+    kind, arguments = fold_arguments(state_SHLKV, conv_SHLCDW, ring_all, slot_R, ring_R, num_accepted_R)
+    if snapshots_LNWHKV is not None:
+        arguments.snapshots = snapshots_LNWHKV.data_ptr()
+        arguments.snap_layer, arguments.snap_entry, arguments.snap_row, arguments.snap_head = snapshots_LNWHKV.stride()[
+            :4
+        ]
+    _KERNELS[kind].launch((state_SHLKV.shape[1], state_SHLKV.shape[2], slot_R.shape[0]), 256, [arguments])
+
+
+def fold_arguments(
+    state_SHLKV: "Tensor",
+    conv_SHLCDW: "Tensor",
+    ring_all: "ReplayRing",
+    slot_R: "Tensor",
+    ring_R: "Tensor",
+    num_accepted_R: "Tensor",
+) -> tuple[str, FoldArguments]:
+    """Kernel suffix and arguments. The caller keeps the tensors alive through the launch."""
     kind = state_kind(state_SHLKV, conv_SHLCDW)
-    heads, layers = state_SHLKV.shape[1], state_SHLKV.shape[2]
+    heads = state_SHLKV.shape[1]
     k, g, beta, x = ring_all.k_NWHD, ring_all.g_NWHD, ring_all.beta_NWH, ring_all.x_NWX
     arguments = FoldArguments(
         state=state_SHLKV.data_ptr(), conv=conv_SHLCDW.data_ptr(), ring_k=k.data_ptr(),
@@ -48,9 +66,4 @@ def kda_commit(
         beta_row=beta.stride(2),
         x_layer=x.stride(0), x_entry=x.stride(1), x_row=x.stride(2), num_heads=heads,
     )  # fmt: skip
-    if snapshots_LNWHKV is not None:
-        arguments.snapshots = snapshots_LNWHKV.data_ptr()
-        arguments.snap_layer, arguments.snap_entry, arguments.snap_row, arguments.snap_head = snapshots_LNWHKV.stride()[
-            :4
-        ]
-    _KERNELS[kind].launch((heads, layers, slot_R.shape[0]), 256, [arguments])
+    return kind, arguments

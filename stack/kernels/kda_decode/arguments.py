@@ -13,7 +13,8 @@ _POINTERS = (
     "x f b weight a_log dt_bias state conv slot entry ring_k ring_v ring_g ring_beta ring_x snapshots out".split()
 )
 _STRIDES = (
-    "x_row f_row f_head b_row state_slot state_head conv_slot conv_head ring_k_entry ring_k_row ring_g_entry ring_g_row "
+    "x_row f_row f_head b_row state_slot state_head conv_slot conv_head ring_k_entry ring_k_row ring_g_entry "
+    "ring_g_row "
     "ring_beta_entry ring_beta_row ring_x_entry ring_x_row snap_entry snap_row snap_head"
 ).split()
 
@@ -44,7 +45,8 @@ class FoldArguments(ctypes.Structure):
         + [
             (name, ctypes.c_int64)
             for name in (
-                "state_slot state_head state_layer conv_slot conv_head conv_layer k_layer k_entry k_row g_layer g_entry "
+                "state_slot state_head state_layer conv_slot conv_head conv_layer k_layer k_entry k_row g_layer "
+                "g_entry "
                 "g_row beta_layer beta_entry beta_row x_layer x_entry x_row snap_layer snap_entry snap_row snap_head"
             ).split()
         ]

@@ -159,26 +159,12 @@ struct StepArguments {
   float lower_bound, scale;
 };
 
-// One block per (head, request). `kAdvance` writes the state and the window back; otherwise the ring is written.
-template <typename X, typename State, typename Conv, typename Weight, bool kAdvance>
-__device__ __forceinline__ void rows(const StepArguments& a) {
-  __shared__ __align__(16) Row prepared[kAdvance ? 1 : kMaxRows];
-  const int head = blockIdx.x, request = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int width = kAdvance ? 1 : a.width;
-  const Place at_state = place();
-  const int slot = a.slot[request];
-  X* out = static_cast<X*>(a.out) + (static_cast<int64_t>(request) * width * a.num_heads + head) * kD + at_state.owned;
-  const int64_t out_row = static_cast<int64_t>(a.num_heads) * kD;
-  if (slot == 0) {
-    for (int w = 0; w < width; ++w) out[w * out_row] = from_float<X>(0.f);
-    return;
-  }
-  const int entry = kAdvance ? 0 : a.entry[request];
-  const bool keep = !kAdvance && entry > 0;
+// Rows of one request for one head, a warp a row and part: convolution, SiLU, norms, decay and beta. The ring is written where `keep`, the window
+// where `kAdvance`.
+template <typename X, typename Conv, typename Weight, bool kAdvance>
+__device__ __forceinline__ void prepare(const StepArguments& a, Row* prepared, int head, int request, int width, int slot, int entry, bool keep) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t part_size = static_cast<int64_t>(a.num_heads) * kD, channel = static_cast<int64_t>(head) * kD + lane * 4;
-  State* state = static_cast<State*>(a.state) + slot * a.state_slot + head * a.state_head;
-  prefetch_state(state);
-
   for (int task = warp; task < width * 4; task += kThreads / 32) {
     const int w = task / 4, part = task % 4;  // q, k, v, decay
     const int64_t row = static_cast<int64_t>(request) * width + w;
@@ -232,6 +218,26 @@ __device__ __forceinline__ void rows(const StepArguments& a) {
       }
     }
   }
+}
+
+// One block per (head, request). `kAdvance` writes the state and the window back; otherwise the ring is written.
+template <typename X, typename State, typename Conv, typename Weight, bool kAdvance>
+__device__ __forceinline__ void rows(const StepArguments& a) {
+  __shared__ __align__(16) Row prepared[kAdvance ? 1 : kMaxRows];
+  const int head = blockIdx.x, request = blockIdx.y, width = kAdvance ? 1 : a.width;
+  const Place at_state = place();
+  const int slot = a.slot[request];
+  X* out = static_cast<X*>(a.out) + (static_cast<int64_t>(request) * width * a.num_heads + head) * kD + at_state.owned;
+  const int64_t out_row = static_cast<int64_t>(a.num_heads) * kD;
+  if (slot == 0) {
+    for (int w = 0; w < width; ++w) out[w * out_row] = from_float<X>(0.f);
+    return;
+  }
+  const int entry = kAdvance ? 0 : a.entry[request];
+  const bool keep = !kAdvance && entry > 0;
+  State* state = static_cast<State*>(a.state) + slot * a.state_slot + head * a.state_head;
+  prefetch_state(state);
+  prepare<X, Conv, Weight, kAdvance>(a, prepared, head, request, width, slot, entry, keep);
   __syncthreads();
   float s[kKeys][4];
   load_state(s, state, at_state);
@@ -243,6 +249,144 @@ __device__ __forceinline__ void rows(const StepArguments& a) {
       store_state(s, static_cast<State*>(a.snapshots) + entry * a.snap_entry + w * a.snap_row + head * a.snap_head, at_state);
   }
   if constexpr (kAdvance) store_state(s, state, at_state);
+}
+
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&x)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(b0), "r"(b1));
+}
+
+// Two values as BF16, and what that drops, as BF16 again.
+__device__ __forceinline__ void halves(float x, float y, uint32_t& high, uint32_t& low) {
+  const __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
+  const float2 f = __bfloat1622float2(h);
+  const __nv_bfloat162 l = __floats2bfloat162_rn(x - f.x, y - f.y);
+  high = *reinterpret_cast<const uint32_t*>(&h), low = *reinterpret_cast<const uint32_t*>(&l);
+}
+
+// Four neighbouring values of a state row, as two BF16 terms (the second is zero for a BF16 state).
+template <typename State> struct FourOf;
+template <> struct FourOf<__nv_bfloat16> {
+  static constexpr int kTerms = 1;
+  uint2 raw;
+  __device__ __forceinline__ void load(const __nv_bfloat16* at) { raw = *reinterpret_cast<const uint2*>(at); }
+  __device__ __forceinline__ void terms(uint32_t (&t)[2][2]) const { t[0][0] = raw.x, t[0][1] = raw.y; }
+  __device__ __forceinline__ float4 values() const {
+    const float2 a = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.x)), b = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.y));
+    return make_float4(a.x, a.y, b.x, b.y);
+  }
+};
+template <> struct FourOf<float> {
+  static constexpr int kTerms = 2;
+  float4 raw;
+  __device__ __forceinline__ void load(const float* at) { raw = *reinterpret_cast<const float4*>(at); }
+  __device__ __forceinline__ void terms(uint32_t (&t)[2][2]) const { halves(raw.x, raw.y, t[0][0], t[1][0]), halves(raw.z, raw.w, t[0][1], t[1][1]); }
+  __device__ __forceinline__ float4 values() const { return raw; }
+};
+
+struct ChunkShared {
+  Row rows[kMaxRows];
+  float keys[16][kD + 8];       // k_t E_t, then q_t E_t, E the running product of decays
+  float inverse[kMaxRows][kD + 8];  // k_s / E_s
+  float seen[2][16][kD + 8];    // the above times the state, by halves of the keys
+  float pairs[16][8];           // k_t . k_s E_t / E_s, then q_t . k_s E_t / E_s
+};
+
+// The rows of a verify at once: what they read of the state is one product of 16 x 128 by 128 x 128 on the tensor cores (operands in two BF16 terms,
+// relative error 2^-16), what they read of each other a triangular recurrence of eight steps. Bits differ from stepping; the ring does not.
+template <typename X, typename State, typename Conv, typename Weight>
+__device__ __forceinline__ void chunk_rows(const StepArguments& a) {
+  extern __shared__ __align__(16) uint8_t raw_shared[];
+  ChunkShared& s = *reinterpret_cast<ChunkShared*>(raw_shared);
+  const int head = blockIdx.x, request = blockIdx.y, width = a.width, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int slot = a.slot[request];
+  X* out = static_cast<X*>(a.out) + (static_cast<int64_t>(request) * width * a.num_heads + head) * kD;
+  const int64_t out_row = static_cast<int64_t>(a.num_heads) * kD;
+  if (slot == 0) {
+    for (int i = threadIdx.x; i < width * kD; i += kThreads) out[i / kD * out_row + i % kD] = from_float<X>(0.f);
+    return;
+  }
+  const int entry = a.entry[request];
+  // warp: 64 keys (half), 32 columns; lane: columns 4g .. 4g + 3, keys 16 step + 2t, 2t + 1, 2t + 8, 2t + 9
+  const int half = warp / 4, first_column = warp % 4 * 32;
+  const State* state = static_cast<const State*>(a.state) + slot * a.state_slot + head * a.state_head + first_column + g * 4;
+  FourOf<State> fragment[4][4];
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) fragment[step][i].load(state + (half * 64 + step * 16 + t * 2 + i % 2 + 8 * (i / 2)) * kD);
+
+  prepare<X, Conv, Weight, false>(a, s.rows, head, request, width, slot, entry, entry > 0);
+  __syncthreads();
+  if (threadIdx.x < kD) {
+    const int c = threadIdx.x, at = c / 16 * kPitch + c % 16;
+    float product = 1.f;
+#pragma unroll
+    for (int w = 0; w < kMaxRows; ++w) {
+      const bool real = w < width;
+      if (real) product *= s.rows[w].decay[at];
+      s.keys[w][c] = real ? s.rows[w].k[at] * product : 0.f;
+      s.keys[8 + w][c] = real ? s.rows[w].q[at] * product : 0.f;
+      s.inverse[w][c] = real ? s.rows[w].k[at] / product : 0.f;
+    }
+  }
+  __syncthreads();
+  float sums[4][4] = {}, pair[4] = {};
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    uint32_t high[4], low[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = *reinterpret_cast<const float2*>(&s.keys[g + 8 * (i % 2)][half * 64 + step * 16 + t * 2 + 8 * (i / 2)]);
+      halves(x.x, x.y, high[i], low[i]);
+    }
+    uint32_t rows4[4][2][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) fragment[step][i].terms(rows4[i]);
+#pragma unroll
+    for (int column = 0; column < 4; ++column) {
+      const uint32_t select = column % 2 ? 0x7632 : 0x5410;
+      const uint32_t b0 = __byte_perm(rows4[0][0][column / 2], rows4[1][0][column / 2], select), b1 = __byte_perm(rows4[2][0][column / 2], rows4[3][0][column / 2], select);
+      mma(sums[column], low, b0, b1);
+      if constexpr (FourOf<State>::kTerms == 2) {
+        const uint32_t c0 = __byte_perm(rows4[0][1][column / 2], rows4[1][1][column / 2], select), c1 = __byte_perm(rows4[2][1][column / 2], rows4[3][1][column / 2], select);
+        mma(sums[column], high, c0, c1);
+      }
+      mma(sums[column], high, b0, b1);
+    }
+    if (warp % 4 == 0) {  // the pairs, by halves of the keys: column n is row s = g
+      const float2 x = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2]), y = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2 + 8]);
+      uint32_t b0, b1, c0, c1;
+      halves(x.x, x.y, b0, c0), halves(y.x, y.y, b1, c1);
+      mma(pair, low, b0, b1), mma(pair, high, c0, c1), mma(pair, high, b0, b1);
+    }
+  }
+#pragma unroll
+  for (int column = 0; column < 4; ++column)  // column n of this product is state column 4 n + column; the lane has n = 2t, 2t + 1
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s.seen[half][g + 8 * (i / 2)][first_column + (t * 2 + i % 2) * 4 + column] = sums[column][i];
+  if (warp == 4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s.pairs[g + 8 * (i / 2)][t * 2 + i % 2] = pair[i];
+  }
+  __syncthreads();
+  if (warp == 0) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s.pairs[g + 8 * (i / 2)][t * 2 + i % 2] += pair[i];
+  }
+  __syncthreads();
+  if (threadIdx.x < kD) {
+    const int v = threadIdx.x;
+    float u[kMaxRows];
+#pragma unroll
+    for (int w = 0; w < kMaxRows; ++w) {
+      float left = s.rows[w].v[v] - (s.seen[0][w][v] + s.seen[1][w][v]), o = s.seen[0][8 + w][v] + s.seen[1][8 + w][v];
+#pragma unroll
+      for (int before = 0; before < w; ++before) left -= s.pairs[w][before] * u[before], o += s.pairs[8 + w][before] * u[before];
+      u[w] = w < width ? s.rows[w].beta * left : 0.f;
+      if (w < width) out[w * out_row + v] = from_float<X>(o + s.pairs[8 + w][w] * u[w]);
+    }
+  }
 }
 
 struct FoldArguments {
@@ -257,6 +401,23 @@ struct FoldArguments {
   int num_heads;
 };
 
+// The window becomes the three inputs that end at the last accepted row.
+template <typename Conv> __device__ __forceinline__ void move_window(const FoldArguments& a, int slot, int entry, int accepted, int head, int layer) {
+  const int64_t part_size = static_cast<int64_t>(a.num_heads) * kD;
+  for (int c = threadIdx.x; c < 3 * kD; c += kThreads) {
+    Conv* window = static_cast<Conv*>(a.conv) + slot * a.conv_slot + head * a.conv_head + layer * a.conv_layer + c * 3;
+    const Conv* x = static_cast<const Conv*>(a.ring_x) + layer * a.x_layer + entry * a.x_entry + (c / kD) * part_size + head * kD + c % kD;
+    Conv next[3];
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int from = accepted + i - 3;  // row of the verify; negative rows lie in the old window
+      next[i] = from < 0 ? window[from + 3] : x[from * a.x_row];
+    }
+#pragma unroll
+    for (int i = 0; i < 3; ++i) window[i] = next[i];
+  }
+}
+
 // One block per (head, layer, request).
 template <typename X, typename State, typename Conv>
 __device__ __forceinline__ void fold(const FoldArguments& a) {
@@ -265,7 +426,7 @@ __device__ __forceinline__ void fold(const FoldArguments& a) {
   const Place at_state = place();
   const int slot = a.slot[request], entry = a.entry[request], accepted = a.accepted[request];
   if (slot == 0 || entry == 0 || accepted <= 0) return;
-  const int64_t channel = static_cast<int64_t>(head) * kD + lane * 4, part_size = static_cast<int64_t>(a.num_heads) * kD;
+  const int64_t channel = static_cast<int64_t>(head) * kD + lane * 4;
   State* state = static_cast<State*>(a.state) + slot * a.state_slot + head * a.state_head + layer * a.state_layer;
   float s[kKeys][4];
   if (a.snapshots != nullptr) {
@@ -285,18 +446,121 @@ __device__ __forceinline__ void fold(const FoldArguments& a) {
     for (int w = 0; w < accepted; ++w) step<false>(s, prepared[w], at_state);
   }
   store_state(s, state, at_state);
-  for (int c = threadIdx.x; c < 3 * kD; c += kThreads) {
-    Conv* window = static_cast<Conv*>(a.conv) + slot * a.conv_slot + head * a.conv_head + layer * a.conv_layer + c * 3;
-    const Conv* x = static_cast<const Conv*>(a.ring_x) + layer * a.x_layer + entry * a.x_entry + (c / kD) * part_size + head * kD + c % kD;
-    Conv next[3];
+  move_window<Conv>(a, slot, entry, accepted, head, layer);
+}
+
+// The fold as one rank-`accepted` update: S <- E_a S + sum_s (k_s E_a / E_s) u_s', with u from the same product and recurrence as `chunk_rows`.
+template <typename X, typename State, typename Conv>
+__device__ __forceinline__ void chunk_fold(const FoldArguments& a) {
+  extern __shared__ __align__(16) uint8_t raw_shared[];
+  ChunkShared& s = *reinterpret_cast<ChunkShared*>(raw_shared);
+  const int head = blockIdx.x, layer = blockIdx.y, request = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int slot = a.slot[request], entry = a.entry[request], accepted = a.accepted[request];
+  if (slot == 0 || entry == 0 || accepted <= 0) return;
+  const int64_t channel = static_cast<int64_t>(head) * kD + lane * 4;
+  const int half = warp / 4, first_column = warp % 4 * 32;
+  State* state = static_cast<State*>(a.state) + slot * a.state_slot + head * a.state_head + layer * a.state_layer + first_column + g * 4;
+  FourOf<State> fragment[4][4];
 #pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      const int from = accepted + i - 3;  // row of the verify; negative rows lie in the old window
-      next[i] = from < 0 ? window[from + 3] : x[from * a.x_row];
-    }
+  for (int step = 0; step < 4; ++step)
 #pragma unroll
-    for (int i = 0; i < 3; ++i) window[i] = next[i];
+    for (int i = 0; i < 4; ++i) fragment[step][i].load(state + (half * 64 + step * 16 + t * 2 + i % 2 + 8 * (i / 2)) * kD);
+  for (int w = warp; w < accepted; w += kThreads / 32) {
+    const int64_t at = layer * a.k_layer + entry * a.k_entry + w * a.k_row + channel;
+    *channels(s.rows[w].k, lane) = normed(load4(static_cast<const X*>(a.ring_k) + at), 1.f);
+    *reinterpret_cast<float4*>(s.rows[w].v + lane * 4) = load4(static_cast<const X*>(a.ring_v) + at);
+    *channels(s.rows[w].decay, lane) = decays(load4(a.ring_g + layer * a.g_layer + entry * a.g_entry + w * a.g_row + channel));
+    if (lane == 0) s.rows[w].beta = a.ring_beta[layer * a.beta_layer + entry * a.beta_entry + w * a.beta_row + head];
   }
+  __syncthreads();
+  if (threadIdx.x < kD) {
+    const int c = threadIdx.x, at = c / 16 * kPitch + c % 16;
+    float product = 1.f;
+#pragma unroll
+    for (int w = 0; w < kMaxRows; ++w) {
+      const bool real = w < accepted;
+      if (real) product *= s.rows[w].decay[at];
+      s.keys[w][c] = real ? s.rows[w].k[at] * product : 0.f;
+      s.keys[8 + w][c] = 0.f;
+      s.inverse[w][c] = real ? s.rows[w].k[at] / product : 0.f;
+    }
+    s.keys[8][c] = product;  // not read by the product below: rows 8 .. 15 of its left side are taken as zero
+  }
+  __syncthreads();
+  float sums[4][4] = {}, pair[4] = {};
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    uint32_t high[4] = {}, low[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const float2 x = *reinterpret_cast<const float2*>(&s.keys[g][half * 64 + step * 16 + t * 2 + 8 * (i / 2)]);
+      halves(x.x, x.y, high[i], low[i]);
+    }
+    uint32_t rows4[4][2][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) fragment[step][i].terms(rows4[i]);
+#pragma unroll
+    for (int column = 0; column < 4; ++column) {
+      const uint32_t select = column % 2 ? 0x7632 : 0x5410;
+      const uint32_t b0 = __byte_perm(rows4[0][0][column / 2], rows4[1][0][column / 2], select), b1 = __byte_perm(rows4[2][0][column / 2], rows4[3][0][column / 2], select);
+      mma(sums[column], low, b0, b1);
+      if constexpr (FourOf<State>::kTerms == 2) {
+        const uint32_t c0 = __byte_perm(rows4[0][1][column / 2], rows4[1][1][column / 2], select), c1 = __byte_perm(rows4[2][1][column / 2], rows4[3][1][column / 2], select);
+        mma(sums[column], high, c0, c1);
+      }
+      mma(sums[column], high, b0, b1);
+    }
+    if (warp % 4 == 0) {
+      const float2 x = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2]), y = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2 + 8]);
+      uint32_t b0, b1, c0, c1;
+      halves(x.x, x.y, b0, c0), halves(y.x, y.y, b1, c1);
+      mma(pair, low, b0, b1), mma(pair, high, c0, c1), mma(pair, high, b0, b1);
+    }
+  }
+#pragma unroll
+  for (int column = 0; column < 4; ++column)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) s.seen[half][g][first_column + (t * 2 + i) * 4 + column] = sums[column][i];
+  if (warp == 4) s.pairs[g][t * 2] = pair[0], s.pairs[g][t * 2 + 1] = pair[1];
+  __syncthreads();
+  if (warp == 0) s.pairs[g][t * 2] += pair[0], s.pairs[g][t * 2 + 1] += pair[1];
+  __syncthreads();
+  if (threadIdx.x < kD) {
+    const int v = threadIdx.x;
+    float u[kMaxRows];
+#pragma unroll
+    for (int w = 0; w < kMaxRows; ++w) {
+      float left = w < accepted ? s.rows[w].v[v] - (s.seen[0][w][v] + s.seen[1][w][v]) : 0.f;
+#pragma unroll
+      for (int before = 0; before < w; ++before) left -= s.pairs[w][before] * u[before];
+      u[w] = w < accepted ? s.rows[w].beta * left : 0.f;
+      s.seen[0][8 + w][v] = u[w];
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+#pragma unroll
+    for (int pairs = 0; pairs < 2; ++pairs) {
+      const int key = half * 64 + step * 16 + t * 2 + 8 * pairs;
+      const float2 end = *reinterpret_cast<const float2*>(&s.keys[8][key]);
+      float x[2][4] = {};
+#pragma unroll
+      for (int w = 0; w < kMaxRows; ++w) {
+        const float2 k = *reinterpret_cast<const float2*>(&s.inverse[w][key]);
+        const float4 u = *reinterpret_cast<const float4*>(&s.seen[0][8 + w][first_column + g * 4]);
+        const float k0 = k.x * end.x, k1 = k.y * end.y;
+        x[0][0] += k0 * u.x, x[0][1] += k0 * u.y, x[0][2] += k0 * u.z, x[0][3] += k0 * u.w;
+        x[1][0] += k1 * u.x, x[1][1] += k1 * u.y, x[1][2] += k1 * u.z, x[1][3] += k1 * u.w;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float gain = i ? end.y : end.x;
+        const float4 old = fragment[step][pairs * 2 + i].values();
+        store4(state + (key + i) * kD, make_float4(gain * old.x + x[i][0], gain * old.y + x[i][1], gain * old.z + x[i][2], gain * old.w + x[i][3]));
+      }
+    }
+  move_window<Conv>(a, slot, entry, accepted, head, layer);
 }
 
 #define ENTRIES(suffix, State, Weight)                                                                                                   \
@@ -305,6 +569,9 @@ __device__ __forceinline__ void fold(const FoldArguments& a) {
   }                                                                                                                                      \
   extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_verify_##suffix(const __grid_constant__ StepArguments a) {                    \
     rows<__nv_bfloat16, State, __nv_bfloat16, Weight, false>(a);                                                                         \
+  }                                                                                                                                      \
+  extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_verify_chunk_##suffix(const __grid_constant__ StepArguments a) {         \
+    chunk_rows<__nv_bfloat16, State, __nv_bfloat16, Weight>(a);                                                                          \
   }
 
 ENTRIES(f32, float, float)
@@ -314,4 +581,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_fold_f32(const __g
 }
 extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_fold_bf16(const __grid_constant__ FoldArguments a) {
   fold<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>(a);
+}
+extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_fold_chunk_f32(const __grid_constant__ FoldArguments a) {
+  chunk_fold<__nv_bfloat16, float, __nv_bfloat16>(a);
+}
+extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_fold_chunk_bf16(const __grid_constant__ FoldArguments a) {
+  chunk_fold<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>(a);
 }

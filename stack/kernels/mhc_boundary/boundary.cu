@@ -1,27 +1,17 @@
-// The whole boundary between two sub-layers in one pass over the residual streams: write-back, coefficients, collapse, norm.
+// The whole boundary between two sub-layers in one launch that reads and writes the residual streams in device memory once.
 //
-// A cluster of blocks owns 16 tokens, each block 512 of their channels in all four streams, kept in shared memory from the write-back
-// to the collapse, so that device memory sees every stream once in and once out. The coefficients' product runs on the tensor cores: 16 tokens are the
-// rows of the instruction, a thread's eight neighbouring channels fill its fragment (their order inside a product is free), and `fn` comes as one or
-// two BF16 terms. Sums cross the cluster through distributed shared memory.
-#include <cooperative_groups.h>
+// Two kinds of blocks. A mixing block takes 32 tokens and 256 of their channels in all four streams: it writes the sub-layer's output back and adds its
+// share of the coefficients' product, on the tensor cores: 16 tokens are the rows of the instruction, a thread's eight neighbouring channels fill its
+// fragment (their order inside a product is free), and `fn` comes as one or two BF16 terms. A finishing block takes 8 tokens, a warp each: coefficients,
+// collapse, norm. Tokens are cut into slabs small enough for their streams to be still in the L2 cache when a slab is finished. Blocks take
+// their work in order from a ticket, and a finishing block waits for its slab's counter, so whatever it waits for has already started.
 #include <cuda_bf16.h>
 #include <cstdint>
 
-namespace cg = cooperative_groups;
-
 namespace {
 
-constexpr int kStreams = 4, kTokens = 16, kSlice = 512, kThreads = 256, kWarps = 8, kRows = 24, kPadded = 25;
-
-struct Shared {
-  uint4 streams[kTokens][kStreams][kSlice / 8];  // 64 KiB, 16-byte chunks; odd tokens swap halves of eight chunks
-  float partial[kWarps][kTokens][kPadded];       // coefficients' sums and, last, the sum of squares
-  float mine[kTokens][kPadded];
-  float square[kTokens];
-  float comb[kTokens][kStreams][kStreams];  // transposed: [to][from]
-  float post[kTokens][kStreams];
-};
+constexpr int kStreams = 4, kThreads = 256, kWarps = 8, kRows = 24, kPadded = 25;
+constexpr int kMixTokens = 32, kMixChannels = 256, kEndTokens = 8, kMaxSplits = 16;
 
 __device__ __forceinline__ void unpack(const uint4& raw, float (&x)[8]) {
   const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
@@ -45,14 +35,17 @@ __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uin
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ int chunk_at(int token, int chunk) { return chunk ^ ((token & 1) << 2); }
-
 __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
 __device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffu, x, 1);
-  return x + __shfl_xor_sync(0xffu, x, 2);
+  x += __shfl_xor_sync(0xfu, x, 1);
+  return x + __shfl_xor_sync(0xfu, x, 2);
 }
+
+struct Mix {
+  float partial[kWarps][kMixTokens][kPadded];  // coefficients' sums and, last, the sum of squares
+  float gains[kMixTokens][20];                 // post, then comb as [to][from]
+};
 
 }  // namespace
 
@@ -64,221 +57,253 @@ struct BoundaryArguments {
   const float *base, *scale;
   const void* norm_weight;
   __nv_bfloat16* x;
-  float *next_post, *next_comb;
+  float *next_post, *next_comb, *sums;  // sums: [tokens][splits][25]
+  int *ticket, *finished;               // zero before and after
   int64_t y_row, streams_row;
-  int tokens, channels, terms, iters, weight_bf16;
+  int tokens, channels, terms, iters, weight_bf16, slab, splits, blocks;
   float hc_eps, norm_eps;
 };
 
-template <int kCluster> __device__ __forceinline__ void boundary(const BoundaryArguments& a) {
-  extern __shared__ __align__(16) uint8_t raw_shared[];
-  Shared& s = *reinterpret_cast<Shared*>(raw_shared);
-  cg::cluster_group cluster = cg::this_cluster();
-  const int rank = static_cast<int>(cluster.block_rank()), warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int first_token = static_cast<int>(blockIdx.x / kCluster) * kTokens, first_channel = rank * kSlice;
-  const bool writes = a.y != nullptr;
+namespace {
 
+// Write-back and partial product of 32 tokens x 256 channels; warp w has 32 of the channels, lane (g, t) tokens g + 8 i and channels 8 t ..
+__device__ __forceinline__ void mix(const BoundaryArguments& a, Mix& s, int first_token, int split) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int channel = split * kMixChannels + warp * 32 + t * 8;
+  const bool writes = a.y != nullptr, in_width = channel < a.channels;
   if (writes) {
-    for (int i = threadIdx.x; i < kTokens * 20; i += kThreads) {
+    for (int i = threadIdx.x; i < kMixTokens * 20; i += kThreads) {
       const int token = i / 20, at = i % 20;
       const int64_t row = first_token + token;
       const bool inside = row < a.tokens;
-      if (at < 4) s.post[token][at] = inside ? a.post[row * 4 + at] : 0.f;
-      else s.comb[token][(at - 4) % 4][(at - 4) / 4] = inside ? a.comb[row * 16 + at - 4] : 0.f;
+      if (at < 4) s.gains[token][at] = inside ? a.post[row * 4 + at] : 0.f;
+      else s.gains[token][4 + (at - 4) % 4 * 4 + (at - 4) / 4] = inside ? a.comb[row * 16 + at - 4] : 0.f;
     }
     __syncthreads();
   }
-
-  float sums[3][4] = {}, square[2] = {0.f, 0.f};
-#pragma unroll 1
-  for (int part = 0; part < 2; ++part) {
-    const int chunk = warp * 8 + part * 4 + t, channel = first_channel + chunk * 8;
-    uint4 packed[2][kStreams], y_raw[2];
+  uint4 packed[4][kStreams];
+  float square[4];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int64_t row = first_token + g + 8 * r;
-      const bool inside = row < a.tokens && channel < a.channels;
+  for (int r = 0; r < 4; ++r) {
+    const int64_t row = first_token + g + 8 * r;
+    const bool inside = row < a.tokens && in_width;
 #pragma unroll
-      for (int n = 0; n < kStreams; ++n)
-        packed[r][n] = inside ? *reinterpret_cast<const uint4*>(a.streams + row * a.streams_row + n * a.channels + channel) : make_uint4(0, 0, 0, 0);
-      y_raw[r] = inside && writes ? *reinterpret_cast<const uint4*>(a.y + row * a.y_row + channel) : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int token = g + 8 * r;
-      const int64_t row = first_token + token;
-      if (writes) {
-        float y[8], mixed[kStreams][8];
-        unpack(y_raw[r], y);
-#pragma unroll
-        for (int to = 0; to < kStreams; ++to) {
-          const float gain = s.post[token][to];
-#pragma unroll
-          for (int i = 0; i < 8; ++i) mixed[to][i] = gain * y[i];
-        }
-#pragma unroll
-        for (int from = 0; from < kStreams; ++from) {
-          float x[8];
-          unpack(packed[r][from], x);
-#pragma unroll
-          for (int to = 0; to < kStreams; ++to) {
-            const float gain = s.comb[token][to][from];
-#pragma unroll
-            for (int i = 0; i < 8; ++i) mixed[to][i] += gain * x[i];
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < kStreams; ++n) {
-          packed[r][n] = pack(mixed[n]);
-          if (row < a.tokens && channel < a.channels) *reinterpret_cast<uint4*>(a.streams + row * a.streams_row + n * a.channels + channel) = packed[r][n];
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kStreams; ++n) {
-        s.streams[token][n][chunk_at(token, chunk)] = packed[r][n];
-        float x[8];
-        unpack(packed[r][n], x);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) square[r] += x[i] * x[i];
-      }
-    }
-    for (int term = 0; term < a.terms; ++term) {
-      const __nv_bfloat16* fn = a.fn + (static_cast<int64_t>(term) * kRows + g) * kStreams * a.channels + channel;
-#pragma unroll
-      for (int n = 0; n < kStreams; ++n)
-#pragma unroll
-        for (int block = 0; block < 3; ++block) {
-          const uint4 b = channel < a.channels ? *reinterpret_cast<const uint4*>(fn + (static_cast<int64_t>(block) * 8 * kStreams + n) * a.channels)
-                                               : make_uint4(0, 0, 0, 0);
-          mma(sums[block], packed[0][n].x, packed[1][n].x, packed[0][n].y, packed[1][n].y, b.x, b.y);
-          mma(sums[block], packed[0][n].z, packed[1][n].z, packed[0][n].w, packed[1][n].w, b.z, b.w);
-        }
-    }
+    for (int n = 0; n < kStreams; ++n)
+      packed[r][n] = inside ? __ldcs(reinterpret_cast<const uint4*>(a.streams + row * a.streams_row + n * a.channels + channel)) : make_uint4(0, 0, 0, 0);
   }
 #pragma unroll
-  for (int block = 0; block < 3; ++block)
+  for (int r = 0; r < 4; ++r) {
+    const int token = g + 8 * r;
+    const int64_t row = first_token + token;
+    const bool inside = row < a.tokens && in_width;
+    if (writes) {
+      const uint4 raw = inside ? __ldcs(reinterpret_cast<const uint4*>(a.y + row * a.y_row + channel)) : make_uint4(0, 0, 0, 0);
+      float y[8], x[kStreams][8];
+      unpack(raw, y);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s.partial[warp][g + 8 * (i / 2)][block * 8 + t * 2 + i % 2] = sums[block][i];
+      for (int n = 0; n < kStreams; ++n) unpack(packed[r][n], x[n]);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
+      for (int to = 0; to < kStreams; ++to) {
+        const float gain = s.gains[token][to];
+        const float4 from = *reinterpret_cast<const float4*>(&s.gains[token][4 + to * 4]);
+        float mixed[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) mixed[i] = gain * y[i] + from.x * x[0][i] + from.y * x[1][i] + from.z * x[2][i] + from.w * x[3][i];
+        packed[r][to] = pack(mixed);
+        if (inside) *reinterpret_cast<uint4*>(a.streams + row * a.streams_row + to * a.channels + channel) = packed[r][to];
+      }
+    }
+    square[r] = 0.f;
+#pragma unroll
+    for (int n = 0; n < kStreams; ++n) {
+      float x[8];
+      unpack(packed[r][n], x);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) square[r] += x[i] * x[i];
+    }
+  }
+  float sums[2][3][4] = {};
+  for (int term = 0; term < a.terms; ++term) {
+    const __nv_bfloat16* fn = a.fn + (static_cast<int64_t>(term) * kRows + g) * kStreams * a.channels + channel;
+#pragma unroll
+    for (int n = 0; n < kStreams; ++n)
+#pragma unroll
+      for (int block = 0; block < 3; ++block) {
+        const uint4 b = in_width ? *reinterpret_cast<const uint4*>(fn + (static_cast<int64_t>(block) * 8 * kStreams + n) * a.channels) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          mma(sums[m][block], packed[2 * m][n].x, packed[2 * m + 1][n].x, packed[2 * m][n].y, packed[2 * m + 1][n].y, b.x, b.y);
+          mma(sums[m][block], packed[2 * m][n].z, packed[2 * m + 1][n].z, packed[2 * m][n].w, packed[2 * m + 1][n].w, b.z, b.w);
+        }
+      }
+  }
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int block = 0; block < 3; ++block)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s.partial[warp][m * 16 + g + 8 * (i / 2)][block * 8 + t * 2 + i % 2] = sums[m][block][i];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
     square[r] += __shfl_xor_sync(~0u, square[r], 1);
     square[r] += __shfl_xor_sync(~0u, square[r], 2);
     if (t == 0) s.partial[warp][g + 8 * r][kRows] = square[r];
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < kTokens * kPadded; i += kThreads) {
+  for (int i = threadIdx.x; i < kMixTokens * kPadded; i += kThreads) {
+    const int token = i / kPadded;
     float total = 0.f;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) total += (&s.partial[w][0][0])[i];
-    (&s.mine[0][0])[i] = total;
+    if (first_token + token < a.tokens) a.sums[(static_cast<int64_t>(first_token + token) * a.splits + split) * kPadded + i % kPadded] = total;
   }
-  cluster.sync();
+}
 
-  // warp w finishes tokens 2w and 2w + 1 of the block's channels; lane i holds coefficient i, lane 24 the sum of squares
-  float coefficient[2];
-  uint4 collapsed[2][2];
+// Coefficients, collapse and norm of one token, one warp. Streams and sums were written by other blocks: they are read past the L1 cache.
+__device__ __forceinline__ void finish(const BoundaryArguments& a, int64_t row, int lane) {
+  float total = 0.f;
+  if (lane < kPadded) {
+    float part[kMaxSplits];
 #pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const int token = warp * 2 + k;
-    float total = 0.f;
-    if (lane < kPadded)
-      for (int block = 0; block < kCluster; ++block) total += *cluster.map_shared_rank(&s.mine[token][lane], block);
-    const float mean = __shfl_sync(~0u, total, kRows) / static_cast<float>(kStreams * a.channels);
-    total /= sqrtf(mean + a.norm_eps);
-    const int kind = lane < 4 ? 0 : lane < 8 ? 1 : 2;
-    coefficient[k] = lane < kRows ? total * a.scale[kind] + a.base[lane] : 0.f;
-    const float open = sigmoid(coefficient[k]) + a.hc_eps;
-    float pre[kStreams], peak = 0.f;
+    for (int i = 0; i < kMaxSplits; ++i) part[i] = i < a.splits ? __ldcg(a.sums + (row * a.splits + i) * kPadded + lane) : 0.f;
 #pragma unroll
-    for (int n = 0; n < kStreams; ++n) pre[n] = __shfl_sync(~0u, open, n);
+    for (int i = 0; i < kMaxSplits; ++i) total += part[i];
+  }
+  const float mean = __shfl_sync(~0u, total, kRows) / static_cast<float>(kStreams * a.channels);
+  total /= sqrtf(mean + a.norm_eps);
+  const int kind = lane < 4 ? 0 : lane < 8 ? 1 : 2;
+  const float coefficient = lane < kRows ? total * a.scale[kind] + a.base[lane] : 0.f;
+  const float open = sigmoid(coefficient) + a.hc_eps;
+  float pre[kStreams], square = 0.f;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+  for (int n = 0; n < kStreams; ++n) pre[n] = __shfl_sync(~0u, open, n);
+  const __nv_bfloat16* from = a.streams + row * a.streams_row;
+  uint4 collapsed[16];
+#pragma unroll
+  for (int c = 0; c < 16; ++c) {
+    const int channel = (c * 32 + lane) * 8;
+    collapsed[c] = make_uint4(0, 0, 0, 0);
+    if (channel < a.channels) {
       float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f}, x[8];
+      uint4 raw[kStreams];
+#pragma unroll
+      for (int n = 0; n < kStreams; ++n) raw[n] = __ldcg(reinterpret_cast<const uint4*>(from + n * a.channels + channel));
 #pragma unroll
       for (int n = 0; n < kStreams; ++n) {
-        unpack(s.streams[token][n][chunk_at(token, half * 32 + lane)], x);
+        unpack(raw[n], x);
 #pragma unroll
         for (int i = 0; i < 8; ++i) sum[i] += pre[n] * x[i];
       }
-      collapsed[k][half] = pack(sum);
-      unpack(collapsed[k][half], x);
+      collapsed[c] = pack(sum);
+      unpack(collapsed[c], x);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) peak += x[i] * x[i];
+      for (int i = 0; i < 8; ++i) square += x[i] * x[i];
     }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) peak += __shfl_xor_sync(~0u, peak, step);
-    if (lane == 0) s.square[token] = peak;
   }
-  cluster.sync();
 #pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const int token = warp * 2 + k;
-    const int64_t row = first_token + token;
-    float total = lane < kCluster ? *cluster.map_shared_rank(&s.square[token], lane) : 0.f;
+  for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(~0u, square, step);
+  const float inverse = 1.f / sqrtf(square / static_cast<float>(a.channels) + a.norm_eps);
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(~0u, total, step);
-    const float inverse = 1.f / sqrtf(total / static_cast<float>(a.channels) + a.norm_eps);
-    if (row < a.tokens) {
+  for (int c = 0; c < 16; ++c) {
+    const int channel = (c * 32 + lane) * 8;
+    if (channel < a.channels) {
+      float x[8], weight[8];
+      unpack(collapsed[c], x);
+      if (a.weight_bf16) {
+        unpack(*reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(a.norm_weight) + channel), weight);
+      } else {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int channel = first_channel + (half * 32 + lane) * 8;
-        float x[8], weight[8];
-        if (channel >= a.channels) continue;
-        unpack(collapsed[k][half], x);
-        if (a.weight_bf16) {
-          unpack(*reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(a.norm_weight) + channel), weight);
-        } else {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) weight[i] = static_cast<const float*>(a.norm_weight)[channel + i];
-        }
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = weight[i] * x[i] * inverse;
-        *reinterpret_cast<uint4*>(a.x + row * a.channels + channel) = pack(x);
+        for (int i = 0; i < 8; ++i) weight[i] = static_cast<const float*>(a.norm_weight)[channel + i];
       }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = weight[i] * x[i] * inverse;
+      __stcs(reinterpret_cast<uint4*>(a.x + row * a.channels + channel), pack(x));
     }
   }
-  // arrive: this block reads no other's memory any more. What its successors need of the coefficients is nobody's wait.
-  cg::cluster_group::arrival_token token_of_arrival = cluster.barrier_arrive();
+  if (lane >= 4 && lane < 8) a.next_post[row * 4 + lane - 4] = 2.f * sigmoid(coefficient);
+  float c[4];
 #pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const int token = warp * 2 + k;
-    const int64_t row = first_token + token;
-    if (token % kCluster != rank || row >= a.tokens) continue;
-    if (lane >= 4 && lane < 8) a.next_post[row * 4 + lane - 4] = 2.f * sigmoid(coefficient[k]);
-    float c[4];
+  for (int j = 0; j < 4; ++j) c[j] = __shfl_sync(~0u, coefficient, 8 + (lane % 4) * 4 + j);
+  if (lane < 4) {  // a lane holds one row of the mixing matrix
+    const float peak = fmaxf(fmaxf(c[0], c[1]), fmaxf(c[2], c[3]));
+    float sum = 0.f;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) c[j] = __shfl_sync(~0u, coefficient[k], 8 + (lane % 4) * 4 + j);
-    if (lane < 8) {  // both halves do the same; a quad holds the four rows
-      const float peak = fmaxf(fmaxf(c[0], c[1]), fmaxf(c[2], c[3]));
-      float total = 0.f;
+    for (int j = 0; j < 4; ++j) c[j] = expf(c[j] - peak), sum += c[j];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) c[j] = expf(c[j] - peak), total += c[j];
+    for (int j = 0; j < 4; ++j) c[j] = c[j] / sum + a.hc_eps;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) c[j] = c[j] / total + a.hc_eps;
+    for (int j = 0; j < 4; ++j) c[j] = __fdividef(c[j], quad_sum(c[j]) + a.hc_eps);
+    for (int pass = 1; pass < a.iters; ++pass) {
+      const float across = __fdividef(1.f, c[0] + c[1] + c[2] + c[3] + a.hc_eps);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) c[j] = c[j] / (quad_sum(c[j]) + a.hc_eps);
-      for (int pass = 1; pass < a.iters; ++pass) {
-        const float row_inverse = 1.f / (c[0] + c[1] + c[2] + c[3] + a.hc_eps);
+      for (int j = 0; j < 4; ++j) c[j] *= across;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) c[j] *= row_inverse;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) c[j] = c[j] / (quad_sum(c[j]) + a.hc_eps);
-      }
-      if (lane < 4) *reinterpret_cast<float4*>(a.next_comb + row * 16 + lane * 4) = make_float4(c[0], c[1], c[2], c[3]);
+      for (int j = 0; j < 4; ++j) c[j] = __fdividef(c[j], quad_sum(c[j]) + a.hc_eps);
     }
-    __syncwarp();
+    *reinterpret_cast<float4*>(a.next_comb + row * 16 + lane * 4) = make_float4(c[0], c[1], c[2], c[3]);
   }
-  cluster.barrier_wait(std::move(token_of_arrival));
 }
 
-#define ENTRY(n)                                                                                                                   \
-  extern "C" __global__ void __cluster_dims__(n, 1, 1) __launch_bounds__(kThreads, 2) mhc_boundary_##n(const __grid_constant__ BoundaryArguments a) { \
-    boundary<n>(a);                                                                                                                \
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 2) mhc_boundary(const __grid_constant__ BoundaryArguments a) {
+  __shared__ __align__(16) Mix shared;
+  __shared__ int ticket;
+  if (threadIdx.x == 0) {
+    ticket = atomicAdd(a.ticket, 1);
+    if (ticket == a.blocks - 1) *a.ticket = 0;
   }
-ENTRY(8)
-ENTRY(4)
-ENTRY(2)
-ENTRY(1)
+  __syncthreads();
+  // order of work: mix(0), mix(1), end(0), mix(2), end(1), .. end(last)
+  const int slabs = (a.tokens + a.slab - 1) / a.slab;
+  const int mixes = a.slab / kMixTokens * a.splits, ends = a.slab / kEndTokens;  // of a full slab
+  const int last_tokens = a.tokens - (slabs - 1) * a.slab;
+  const int last_mixes = (last_tokens + kMixTokens - 1) / kMixTokens * a.splits, last_ends = (last_tokens + kEndTokens - 1) / kEndTokens;
+  int at = ticket, slab, index;
+  bool is_mix;
+  if (slabs == 1 || at < mixes) {
+    is_mix = at < (slabs == 1 ? last_mixes : mixes);
+    slab = 0, index = is_mix ? at : at - last_mixes;
+  } else {
+    at -= mixes;
+    const int middle = (slabs - 2) * (mixes + ends);  // pairs mix(s + 1), end(s) with both full
+    if (at < middle) {
+      slab = at / (mixes + ends), index = at % (mixes + ends);
+      is_mix = index < mixes;
+      if (is_mix) ++slab;
+      else index -= mixes;
+    } else {
+      at -= middle;
+      is_mix = at < last_mixes;
+      if (is_mix) slab = slabs - 1, index = at;
+      else if (at < last_mixes + ends) slab = slabs - 2, index = at - last_mixes;
+      else slab = slabs - 1, index = at - last_mixes - ends;
+    }
+  }
+  const int needed = slab == slabs - 1 ? last_mixes : mixes;
+  if (is_mix) {
+    mix(a, shared, slab * a.slab + index / a.splits * kMixTokens, index % a.splits);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __threadfence();
+      atomicAdd(a.finished + slab, 1);
+    }
+    return;
+  }
+  if (threadIdx.x == 0) {
+    int done;
+    do asm volatile("ld.acquire.gpu.b32 %0, [%1];" : "=r"(done) : "l"(a.finished + slab) : "memory");
+    while (done < needed);
+  }
+  __syncthreads();
+  const int64_t row = static_cast<int64_t>(slab) * a.slab + index * kEndTokens + threadIdx.x / 32;
+  if (row < a.tokens) finish(a, row, threadIdx.x % 32);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const int all = needed + (slab == slabs - 1 ? last_ends : ends);
+    if (atomicAdd(a.finished + slab, 1) == all - 1) a.finished[slab] = 0;
+  }
+}
 
 // X'[j] = post[j] y + sum_i comb[i, j] X[i] alone, in place; with `mean` also the mean of the streams, in FP32, rounded once. One block a token.
 extern "C" __global__ void __launch_bounds__(256) mhc_write_back(const __nv_bfloat16* y, int64_t y_row, __nv_bfloat16* streams, int64_t streams_row,

@@ -1,8 +1,8 @@
-"""The whole boundary in one kernel and one pass over the streams; `boundary.cu` says how.
+"""The whole boundary in one launch and one pass over the streams; `boundary.cu` says how.
 
-Serves four streams in BF16 and widths up to 512, or 1024, 2048 and 4096. `fn` is multiplied as one or two BF16 terms:
-one where its FP32 values are
-BF16 values, else the second carries what the first dropped (relative error 2^-17). T rows, N streams, C channels.
+Serves four streams in BF16 and widths up to 4,096. `fn` is multiplied as one or two BF16 terms: one where its FP32
+values are BF16 values, else the second carries what the first dropped (relative error 2^-17).
+T rows, N streams, C channels.
 """
 
 import ctypes
@@ -14,6 +14,7 @@ from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from stack.kernels.mhc_boundary.torch_unfused import Site
@@ -21,20 +22,26 @@ if TYPE_CHECKING:
 missing = hopper_only
 
 _SOURCE = Path(__file__).with_name("boundary.cu")
-_SHARED = 65536 + 8 * 16 * 25 * 4 + 16 * 25 * 4 + 64 + 1024 + 256
-_CLUSTERS = {n: CudaKernel(_SOURCE, f"mhc_boundary_{n}", _SHARED) for n in (1, 2, 4, 8)}
+_BOUNDARY = CudaKernel(_SOURCE, "mhc_boundary")
 _WRITE_BACK = CudaKernel(_SOURCE, "mhc_write_back")
 
-TOKENS, SLICE, THREADS = 16, 512, 256
+THREADS, MIX_TOKENS, MIX_CHANNELS, END_TOKENS = 256, 32, 256, 8
+SLAB = 512
+"""Tokens whose streams (16 MiB at 4,096 channels) pass through the L2 cache together; a multiple of 32."""
+MAX_SLABS = 4096
+MAX_CHANNELS = 4096
 
 
 class BoundaryArguments(ctypes.Structure):
     """`BoundaryArguments` of the source."""
 
     _fields_: ClassVar[Any] = (
-        [(n, ctypes.c_void_p) for n in "y streams post comb fn base scale norm_weight x next_post next_comb".split()]
+        [
+            (n, ctypes.c_void_p)
+            for n in "y streams post comb fn base scale norm_weight x next_post next_comb sums ticket finished".split()
+        ]
         + [(n, ctypes.c_int64) for n in ("y_row", "streams_row")]
-        + [(n, ctypes.c_int) for n in "tokens channels terms iters weight_bf16".split()]
+        + [(n, ctypes.c_int) for n in "tokens channels terms iters weight_bf16 slab splits blocks".split()]
         + [(n, ctypes.c_float) for n in ("hc_eps", "norm_eps")]
     )
 
@@ -59,19 +66,23 @@ def mhc_boundary(
     x_TC = torch.empty((tokens, channels), dtype=X_TNC.dtype, device=X_TNC.device)
     next_post = torch.empty((tokens, streams), dtype=torch.float32, device=X_TNC.device)
     next_comb = torch.empty((tokens, streams, streams), dtype=torch.float32, device=X_TNC.device)
-    terms = _terms(site.fn_MD)
+    if not tokens:
+        return X_TNC, x_TC, next_post, next_comb
+    terms, splits = _terms(site.fn_MD), -(-channels // MIX_CHANNELS)
+    sums = torch.empty((tokens, splits, 2 * streams + streams * streams + 1), dtype=torch.float32, device=X_TNC.device)
+    counters = _counters(X_TNC.device)
     arguments = BoundaryArguments(
         streams=X_TNC.data_ptr(), fn=terms.data_ptr(), base=site.base_M.data_ptr(), scale=site.scale_3.data_ptr(),
         norm_weight=norm_weight_C.data_ptr(), x=x_TC.data_ptr(), next_post=next_post.data_ptr(),
-        next_comb=next_comb.data_ptr(),
-        streams_row=X_TNC.stride(0), tokens=tokens, channels=channels, terms=terms.shape[0], iters=iters,
-        weight_bf16=norm_weight_C.dtype == torch.bfloat16, hc_eps=hc_eps, norm_eps=norm_eps,
+        next_comb=next_comb.data_ptr(), sums=sums.data_ptr(), ticket=counters.data_ptr(),
+        finished=counters[1:].data_ptr(), streams_row=X_TNC.stride(0), tokens=tokens, channels=channels,
+        terms=terms.shape[0], iters=iters, weight_bf16=norm_weight_C.dtype == torch.bfloat16, slab=SLAB, splits=splits,
+        blocks=_blocks(tokens, splits), hc_eps=hc_eps, norm_eps=norm_eps,
     )  # fmt: skip
     if y_TC is not None and post_TN is not None and comb_TNN is not None:
         arguments.y, arguments.post, arguments.comb = y_TC.data_ptr(), post_TN.data_ptr(), comb_TNN.data_ptr()
         arguments.y_row = y_TC.stride(0)
-    cluster = max(1, channels // SLICE)
-    _CLUSTERS[cluster].launch((-(-tokens // TOKENS) * cluster, 1, 1), THREADS, [arguments])
+    _BOUNDARY.launch((arguments.blocks, 1, 1), THREADS, [arguments])
     return X_TNC, x_TC, next_post, next_comb
 
 
@@ -132,8 +143,25 @@ def check_streams(X_TNC: "Tensor", y_TC: "Tensor | None") -> None:
         raise ValueError("the mHC kernels take four bfloat16 streams and a bfloat16 output")
     if X_TNC.stride(2) != 1 or X_TNC.stride(1) != channels or channels % 8:
         raise ValueError("the mHC kernels take streams that lie side by side in a row, of a multiple of 8 channels")
-    if channels > SLICE and channels not in (1024, 2048, 4096):
-        raise ValueError(f"the mHC kernels take widths up to 512, or 1024, 2048 or 4096, not {channels}")
+    if channels > MAX_CHANNELS or X_TNC.shape[0] > SLAB * MAX_SLABS:
+        raise ValueError(f"the mHC kernels take at most {MAX_CHANNELS} channels and {SLAB * MAX_SLABS} rows")
+
+
+def _blocks(tokens: int, splits: int) -> int:
+    """Work items of a call: mixing and finishing blocks of full slabs, then of the last one."""
+    full, rest = (tokens - 1) // SLAB, (tokens - 1) % SLAB + 1
+    each = SLAB // MIX_TOKENS * splits + SLAB // END_TOKENS
+    return full * each + -(-rest // MIX_TOKENS) * splits + -(-rest // END_TOKENS)
+
+
+@cache
+def _counters(device: "torch.device") -> "Tensor":
+    """A ticket and a counter a slab. Every launch leaves them zero; calls on one device must follow each other."""
+    import torch
+
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("mhc_boundary must run once on this device before it is captured in a graph")
+    return torch.zeros(1 + MAX_SLABS, dtype=torch.int32, device=device)
 
 
 def _terms(fn_MD: "Tensor") -> "Tensor":

@@ -73,14 +73,19 @@ extern "C" __global__ void moe_scatter(const __nv_bfloat16* x, int64_t x_row, co
     }
 #pragma unroll
     for (int lane = 1; lane < 8; lane *= 2) peak = fmaxf(peak, __shfl_xor_sync(__activemask(), peak, lane));
-    const float scale = __fdiv_rn(fmaxf(peak, 1e-10f), 448.f);
+    const float scale = __fdiv_rn(fmaxf(peak, 1e-10f), 448.f), inverse = __fdiv_rn(1.f, scale);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {  // a true division: an exact residual mends the product
+      const float estimate = v[i] * inverse;
+      v[i] = __fmaf_rn(__fmaf_rn(-estimate, scale, v[i]), inverse, estimate);
+    }
     uint4 packed;
     uint32_t* words = reinterpret_cast<uint32_t*>(&packed);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint16_t lo, hi;
-      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(lo) : "f"(__fdiv_rn(v[i * 4 + 1], scale)), "f"(__fdiv_rn(v[i * 4], scale)));
-      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(hi) : "f"(__fdiv_rn(v[i * 4 + 3], scale)), "f"(__fdiv_rn(v[i * 4 + 2], scale)));
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(lo) : "f"(v[i * 4 + 1]), "f"(v[i * 4]));
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(hi) : "f"(v[i * 4 + 3]), "f"(v[i * 4 + 2]));
       words[i] = static_cast<uint32_t>(lo) | (static_cast<uint32_t>(hi) << 16);
     }
     for (int choice = 0; choice < choices; ++choice) {

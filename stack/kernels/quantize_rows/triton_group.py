@@ -19,9 +19,13 @@ GROUPS = 8
 
 @triton.jit
 def encode(x):
-    """Codes and scales of FP32 groups [R, G, 128]: a true division, rounded to nearest even."""
+    """Codes and scales of FP32 groups [R, G, 128]. The quotient is a true division: an exact residual mends the
+    product."""
     scale = tl.div_rn(tl.maximum(tl.max(tl.abs(x), axis=2), 1e-10), 448.0)
-    return tl.div_rn(x, tl.broadcast_to(scale[:, :, None], x.shape)).to(tl.float8e4nv), scale
+    inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)[:, :, None]
+    estimate = x * inverse
+    quotient = tl.fma(tl.fma(-estimate, tl.broadcast_to(scale[:, :, None], x.shape), x), inverse, estimate)
+    return quotient.to(tl.float8e4nv), scale
 
 
 @triton.jit

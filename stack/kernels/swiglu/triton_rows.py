@@ -20,7 +20,7 @@ def clamped(gate, up, limit, HAS_LIMIT: tl.constexpr):
     if HAS_LIMIT:
         gate = tl.minimum(gate, limit)
         up = tl.minimum(tl.maximum(up, -limit), limit)
-    return tl.div_rn(gate, 1.0 + tl.exp(-gate)) * up
+    return gate / (1.0 + tl.exp(-gate)) * up
 
 
 @triton.jit

@@ -107,13 +107,29 @@ def test_latents(compiled: list[str], dtype: torch.dtype) -> None:
     assert {"_write", "_merge"} <= set(compiled)
 
 
-@pytest.mark.parametrize("name", ["triton_fused", "triton_unfused"])
+@pytest.mark.parametrize("name", ["cuda_fused", "cuda_unfused"])
 def test_convolution(compiled: list[str], name: str) -> None:
     state = torch.zeros(3, 16, 3, 128, 3, dtype=BF16)
     impl("kda_conv", name)(
         bf16(5, 6144), torch.zeros(6144, 4), state, ints(2), ints(3), ints(5), ints(5), torch.ones(2, dtype=torch.bool)
     )
-    assert "_conv" in compiled
+    assert "kda_conv" in compiled
+
+
+@pytest.mark.parametrize("lens", [(5,), (4096, 64, 1)])
+def test_segments(compiled: list[str], lens: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    from stack.kernels.kda_chunk import split_chunk
+
+    rows = sum(lens)
+    wide = bf16(rows, 16, 128)
+    prepared = (wide, wide, wide, wide, bf16(rows, 16, 64))
+    monkeypatch.setattr(split_chunk, "_prepare", lambda *tensors: prepared)
+    state, requests = torch.zeros(5, 16, 2, 128, 128), len(lens)
+    split_chunk.kda_chunk(
+        wide, wide, wide, wide, bf16(rows, 16), torch.zeros(16), torch.zeros(16, 128), state[:, :, 0], ints(requests),
+        ints(requests + 1), torch.ones(requests, dtype=torch.bool), lower_bound=-5.0, extend_lens=lens,
+    )  # fmt: skip
+    assert ("_summaries" in compiled) == (max(lens) > 2000) and {"_gates", "_entries", "_scan"} <= set(compiled)
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])
@@ -133,9 +149,11 @@ def test_recurrent_steps(compiled: list[str], dtype: torch.dtype) -> None:
     parameters = (torch.zeros(6144, 4), torch.zeros(16), torch.zeros(16, 128), state[:, :, 0], conv[:, :, 0], ints(2))
     impl("kda_decode", "cuda_step")(bf16(2, 6144), bf16(2, 16, 128), bf16(2, 16), *parameters, lower_bound=-5.0)
     rows = (bf16(16, 6144), bf16(16, 16, 128), bf16(16, 16))
-    impl("kda_verify", "cuda_chain")(*rows, *parameters, ints(2), layer, width=8, lower_bound=-5.0)
-    impl("kda_commit", "cuda_fold")(state, conv, ring, ints(2), ints(2), ints(2))
-    assert len(compiled) == 3
+    for name in ("cuda_chain", "cuda_chunk"):
+        impl("kda_verify", name)(*rows, *parameters, ints(2), layer, width=8, lower_bound=-5.0)
+    for name in ("cuda_fold", "cuda_chunk"):
+        impl("kda_commit", name)(state, conv, ring, ints(2), ints(2), ints(2))
+    assert len(compiled) == 5
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP8])
@@ -161,7 +179,7 @@ def test_router(compiled: list[str], dtype: torch.dtype, experts: int, top_k: in
     impl("router", "triton_router")(
         bf16(5, 256), torch.zeros(experts, 256, dtype=dtype), torch.zeros(experts), **options
     )
-    assert compiled == ["_route"]
+    assert compiled == ["_scores", "_choose"]
 
 
 @pytest.mark.parametrize("rows", [16, 300, 1000])

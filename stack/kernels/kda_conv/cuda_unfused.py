@@ -1,6 +1,6 @@
 """The chain: convolution and SiLU, a packed copy, a split copy of each part, then a norm kernel each for q and k.
 
-What one fused kernel saves is measured against this. Results are those of `triton_fused`, bit for bit.
+What one fused kernel saves is measured against this. Results are those of `cuda_fused`, bit for bit.
 """
 
 from typing import Any
@@ -10,10 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stack.kernels.devices import cuda_only
-from stack.kernels.kda_conv.triton_fused import launch_convolution
+from stack.kernels.devices import hopper_only
+from stack.kernels.kda_conv.cuda_fused import convolve
 
-missing = cuda_only
+missing = hopper_only
 
 _ROWS = 32
 
@@ -42,7 +42,7 @@ def kda_conv(
     has_state_R: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See the op's contract."""
-    parts = launch_convolution(x_TX, weight_X4, conv_SHCDW, slot_R, start_R1, request_T, has_state_R, norm=False)
+    parts = convolve(x_TX, weight_X4, conv_SHCDW, slot_R, start_R1, request_T, has_state_R, norm=False)
     q, k, v = (part.contiguous() for part in torch.stack(parts, 1).unbind(1))
     return _normed(q, q.shape[-1] ** -0.5), _normed(k, 1.0), v
 

@@ -1,0 +1,135 @@
+// Short convolution, SiLU, q/k norm and packing for prefill, one read and one write of every row.
+//
+// A thread owns eight neighbouring channels and walks down 32 rows with the last three inputs in registers; sixteen lanes share a head of a part,
+// so its norm is four shuffles. Windows are read here and moved by a second launch: the blocks of a request run in no fixed order.
+#include <cuda_bf16.h>
+#include <cstdint>
+
+namespace {
+
+constexpr int kD = 128, kRows = 32, kThreads = 256, kAhead = 4;
+
+__device__ __forceinline__ void unpack(const uint4& raw, float (&x)[8]) {
+  const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 f = __bfloat1622float2(pairs[i]);
+    x[i * 2] = f.x, x[i * 2 + 1] = f.y;
+  }
+}
+
+__device__ __forceinline__ uint4 pack(const float (&x)[8]) {
+  uint4 raw;
+  __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&raw);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(x[i * 2], x[i * 2 + 1]);
+  return raw;
+}
+
+}  // namespace
+
+struct ConvArguments {
+  const __nv_bfloat16* x;
+  const float* weight;
+  __nv_bfloat16* conv;
+  const int *slot, *start, *request;
+  const uint8_t* has_state;
+  __nv_bfloat16 *q, *k, *v;
+  int64_t x_row, conv_slot, conv_head;
+  int rows, heads, norm;
+  float scale;
+};
+
+extern "C" __global__ void __launch_bounds__(kThreads) kda_conv(const __grid_constant__ ConvArguments a) {
+  const int group = blockIdx.y * kThreads + threadIdx.x, groups = 3 * a.heads * kD / 8;
+  if (group >= groups) return;  // whole warps: groups are a multiple of 48
+  const int channel = group * 8, part = channel / (a.heads * kD), head = channel / kD % a.heads, d = channel % kD;
+  float tap[8][4];
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    const float4 w = *reinterpret_cast<const float4*>(a.weight + (channel + c) * 4);
+    tap[c][0] = w.x, tap[c][1] = w.y, tap[c][2] = w.z, tap[c][3] = w.w;
+  }
+  const int first_row = blockIdx.x * kRows, last_row = min(a.rows, first_row + kRows);
+  __nv_bfloat16* out = (part == 0 ? a.q : part == 1 ? a.k : a.v) + head * kD + d;
+  const int64_t out_row = static_cast<int64_t>(a.heads) * kD;
+  const __nv_bfloat16* x = a.x + channel;
+  float past[3][8];
+  int owner = -1, begin = 0, end = 0, slot = 0;
+
+  // the three inputs before `row` of its request: rows of this pass, else the window, else zeros
+  auto look_back = [&](int row) {
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int source = row - 3 + i;
+#pragma unroll
+      for (int c = 0; c < 8; ++c) past[i][c] = 0.f;
+      if (source >= begin) {
+        unpack(*reinterpret_cast<const uint4*>(x + source * a.x_row), past[i]);
+      } else if (slot > 0 && a.has_state[owner]) {
+        const __nv_bfloat16* window = a.conv + slot * a.conv_slot + head * a.conv_head + (part * kD + d) * 3 + source - begin + 3;
+#pragma unroll
+        for (int c = 0; c < 8; ++c) past[i][c] = __bfloat162float(window[c * 3]);
+      }
+    }
+  };
+  uint4 ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i)
+    ahead[i] = first_row + i < last_row ? *reinterpret_cast<const uint4*>(x + (first_row + i) * a.x_row) : make_uint4(0, 0, 0, 0);
+  for (int base = first_row; base < last_row; base += kAhead) {
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) {
+      const int row = base + step;
+      if (row >= last_row) break;
+      float now[8], u[8];
+      unpack(ahead[step], now);
+      if (row + kAhead < last_row) ahead[step] = *reinterpret_cast<const uint4*>(x + (row + kAhead) * a.x_row);
+      const int request = a.request[row];
+      if (request != owner) {
+        owner = request, begin = a.start[request], end = a.start[request + 1], slot = a.slot[request];
+        look_back(row);
+      }
+      if (slot == 0 || row < begin || row >= end) {
+        *reinterpret_cast<uint4*>(out + row * out_row) = make_uint4(0, 0, 0, 0);
+        continue;  // uniform over the block
+      }
+      float square = 0.f;
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        const float y = past[0][c] * tap[c][0] + past[1][c] * tap[c][1] + past[2][c] * tap[c][2] + now[c] * tap[c][3];
+        u[c] = __bfloat162float(__float2bfloat16(__fdividef(y, 1.f + __expf(-y))));
+        past[0][c] = past[1][c], past[1][c] = past[2][c], past[2][c] = now[c];
+        square += u[c] * u[c];
+      }
+      if (a.norm) {
+#pragma unroll
+        for (int lane = 1; lane < 16; lane *= 2) square += __shfl_xor_sync(0xffffu << (threadIdx.x & 16), square, lane);
+        if (part < 2) {
+          const float root = sqrtf(square + 1e-6f), gain = part == 0 ? a.scale : 1.f;
+#pragma unroll
+          for (int c = 0; c < 8; ++c) u[c] = __fdiv_rn(u[c], root) * gain;
+        }
+      }
+      *reinterpret_cast<uint4*>(out + row * out_row) = pack(u);
+    }
+  }
+}
+
+// The last three inputs of each request into its window. One block a (request, head and part), a thread a channel.
+extern "C" __global__ void __launch_bounds__(kD) kda_move_windows(const __grid_constant__ ConvArguments a) {
+  const int request = blockIdx.x, part = blockIdx.y / a.heads, head = blockIdx.y % a.heads, d = threadIdx.x;
+  const int slot = a.slot[request], begin = a.start[request], end = a.start[request + 1];
+  if (slot == 0 || end <= begin) return;
+  __nv_bfloat16* window = a.conv + slot * a.conv_slot + head * a.conv_head + (part * kD + d) * 3;
+  const bool resumes = a.has_state[request];
+  const __nv_bfloat16* x = a.x + (part * a.heads + head) * kD + d;
+  __nv_bfloat16 next[3];
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    const int source = end - 3 + i;
+    next[i] = source >= begin ? x[source * a.x_row] : resumes ? window[source - begin + 3] : __float2bfloat16(0.f);
+  }
+#pragma unroll
+  for (int i = 0; i < 3; ++i) window[i] = next[i];
+}

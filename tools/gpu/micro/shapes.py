@@ -1,0 +1,221 @@
+"""What is timed: the shapes of one H200's share of the model, each with its floor and what the best public kernel
+needs.
+
+`flop` and `bytes` are the least work; a floor is the larger of flop over the unit's rate and bytes over 4.8 TB/s
+(datasheet).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from tools.gpu.micro import inputs
+from tools.gpu.micro.inputs import BF16, F32, FP8, Call
+
+HEADS, EXPERTS, HIDDEN, INNER = 16, 72, 4096, 2048
+FP8_RATE, BF16_RATE, HBM = 1979e12, 989e12, 4.8e12
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One timed call."""
+
+    op: str
+    impls: tuple[str, ...]
+    label: str
+    build: Callable[[], Call]
+    bytes: float
+    flop: float = 0.0
+    rate: float = FP8_RATE
+    anchor: str = ""
+    target_us: float | None = None
+
+    @property
+    def floor_us(self) -> float:
+        """The time that no version runs much under."""
+        return max(self.bytes / HBM, self.flop / self.rate) * 1e6
+
+
+def shapes() -> Iterator[Shape]:
+    """All of them, largest shares of a chunk or step first."""
+    yield from _sparse()
+    yield from _experts()
+    yield from _linear_attention()
+    yield from _streams()
+    yield from _index()
+    yield from _rest()
+
+
+def _sparse() -> Iterator[Shape]:
+    for rows, anchor, target in (
+        (32768, "SGLang 25 ms", 12000),
+        (8192, "", None),
+        (1056, "about 400 us", 330),
+        (56, "", None),
+    ):
+        for dtype in (FP8, BF16):
+            size = 1 if dtype == FP8 else 2
+            yield Shape(
+                "sparse_mla", ("cuda_gather",), f"{rows} x 16 heads x 2112 of 65536, {dtype}",
+                lambda r=rows, d=dtype: inputs.sparse_mla("cuda", r, 16, 2112, 65536, d, valid=2051),
+                65536 * 512 * size + rows * (16 * 512 * 4 + 2112 * 4), rows * 2051 * 512 * 16 * 4.0,
+                FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target,
+            )  # fmt: skip
+
+
+def _experts() -> Iterator[Shape]:
+    weights = EXPERTS * (2 * INNER * HIDDEN + INNER * HIDDEN)
+    for rows, anchor, target in (
+        (32768, "P1 + P2 2,960 us", None),
+        (8192, "", None),
+        (2112, "", None),
+        (1056, "D3 609-655 us", 580),
+        (264, "", None),
+        (128, "", None),
+        (56, "SGLang 357 us", None),
+    ):
+        touched = EXPERTS * (1 - (1 - 2 / EXPERTS) ** rows)
+        impls = ("deep_gemm_contiguous",) if rows > 4096 else ("deep_gemm_contiguous", "triton_grouped")
+        yield Shape(
+            "moe", impls, f"{rows} rows, 72 experts top-2", lambda r=rows: inputs.moe("cuda", r, EXPERTS, 2, HIDDEN,
+            INNER, None),
+            weights * touched / EXPERTS + rows * 4 * HIDDEN, rows * 2 * 3 * 2.0 * INNER * HIDDEN, FP8_RATE, anchor,
+            target,
+        )  # fmt: skip
+    for rows, outputs, width, anchor in (
+        (1056, 4096, 4096, "D13 34-84 us"),
+        (1024, 4096, 4096, "DeepGEMM's dip"),
+        (32768, 4096, 4096, ""),
+        (32768, 4096, 1536, ""),
+        (56, 4096, 4096, ""),
+    ):
+        yield Shape(
+            "linear_fp8", ("deep_gemm", "triton_block"), f"{rows} x {outputs} x {width}",
+            lambda r=rows, n=outputs, k=width: inputs.linear_fp8("cuda", r, n, k),
+            rows * width + outputs * width + rows * outputs * 2, 2.0 * rows * outputs * width, FP8_RATE, anchor,
+        )  # fmt: skip
+
+
+def _linear_attention() -> Iterator[Shape]:
+    for lens, anchor, target in (
+        ([32768], "Triton 2,800 us, FlashKDA 2,360", 1500),
+        ([8192], "", None),
+        ([4096] * 8, "", None),
+    ):
+        rows = sum(lens)
+        yield Shape(
+            "kda_chunk", ("split_chunk", "fla_chunk"), f"{len(lens)} x {lens[0]}, 16 heads",
+            lambda n=lens: inputs.kda_chunk("cuda", n, 0, HEADS),
+            rows * HEADS * 128 * 2 * 5, 0.0, BF16_RATE, anchor, target,
+        )  # fmt: skip
+    yield Shape(
+        "kda_conv", ("cuda_fused", "cuda_unfused"), "32768 x 6144", lambda: inputs.kda_conv("cuda", [32768], 0, HEADS),
+        32768 * 6144 * 4, anchor="conv alone 316 us", target_us=210,
+    )  # fmt: skip
+    for dtype, size in ((F32, 4), (BF16, 2)):
+        state = HEADS * 128 * 128 * size
+        yield Shape(
+            "kda_verify", ("cuda_chunk", "cuda_chain"), f"132 x 8, 16 heads, {dtype}",
+            lambda d=dtype: inputs.kda_verify("cuda",
+            132, 8, HEADS, d),
+            132 * state, anchor="347 us with snapshots", target_us=60,
+        )  # fmt: skip
+        yield Shape(
+            "kda_commit", ("cuda_chunk", "cuda_fold"), f"132 x 7 of 8, 2 layers, {dtype}",
+            lambda d=dtype: inputs.kda_commit("cuda", 132, 8, HEADS, 2, d, 7),
+            2 * 132 * state * 2, target_us=100,
+        )  # fmt: skip
+        for requests in (56, 128):
+            yield Shape(
+                "kda_decode", ("cuda_step",), f"{requests}, 16 heads, {dtype}", lambda r=requests,
+                d=dtype: inputs.kda_decode("cuda", r, HEADS, d),
+                requests * state * 2, anchor="55 us for 12 heads x 128" if requests == 128 else "",
+            )  # fmt: skip
+    yield Shape(
+        "gated_norm",
+        ("triton_rows",),
+        "32768 x 16 x 128",
+        lambda: inputs.gated_norm("cuda", 32768, HEADS),
+        32768 * 2048 * 6,
+    )
+
+
+def _streams() -> Iterator[Shape]:
+    for rows, anchor, target in (
+        (32768, "SGLang 2,430 us a layer of two", None),
+        (8192, "P13 314 us", 175),
+        (1056, "48 us", 30),
+        (56, "", None),
+    ):
+        yield Shape(
+            "mhc_boundary", ("cuda_fused", "cuda_unfused"), f"{rows} x 4 x 4096",
+            lambda r=rows: inputs.mhc_boundary("cuda", r, HIDDEN, bf16_fn=True),
+            rows * HIDDEN * 2 * 10, anchor=anchor, target_us=target,
+        )  # fmt: skip
+
+
+def _index() -> Iterator[Shape]:
+    for lens, prefix, anchor in (
+        ([8192], [57344], "P11 + P12 1,490 us"),
+        ([32768], [32768], ""),
+        ([8] * 132, [65536] * 132, "D10 + D11 210 us"),
+        ([1] * 56, [65536] * 56, ""),
+    ):
+        pools = sum(n * (p + n / 2) / 4 for n, p in zip(lens, prefix, strict=True))
+        yield Shape(
+            "index_select", ("deep_gemm", "triton_paged") if lens[0] > 8 else ("triton_paged",),
+            f"{len(lens)} x {lens[0]} behind {prefix[0]}",
+            lambda n=lens, p=prefix: inputs.index_select("cuda", n, p, 0, 256, True),
+            sum(p / 4 * 132 for p in prefix), pools * 32 * 128 * 2.0, FP8_RATE, anchor,
+        )  # fmt: skip
+    yield Shape(
+        "index_write",
+        ("cuda_pool",),
+        "32768",
+        lambda: inputs.index_write("cuda", [32768], [0], 0, 256, True),
+        32768 * 545,
+    )
+    yield Shape(
+        "latent_write",
+        ("triton_scatter",),
+        "32768 fp8",
+        lambda: inputs.latent_write("cuda", 32768, 256, FP8),
+        32768 * 512 * 5,
+    )
+
+
+def _rest() -> Iterator[Shape]:
+    for rows in (65536, 2112):
+        yield Shape(
+            "swiglu_quant", ("triton_fused", "unfused"), f"{rows} x 4096 -> 2048",
+            lambda r=rows: inputs.swiglu("cuda", r, INNER),
+            rows * (4 * INNER + INNER * 33 / 32), anchor="P3 170 us" if rows == 65536 else "",
+            target_us=170 if rows == 65536 else None,
+        )  # fmt: skip
+    yield Shape(
+        "quantize_rows",
+        ("triton_group",),
+        "32768 x 4096",
+        lambda: inputs.quantize_rows("cuda", 32768, HIDDEN),
+        32768 * HIDDEN * 3.03,
+    )
+    yield Shape(
+        "rms_norm", ("triton_rows",), "32768 x 1536", lambda: inputs.rms_norm("cuda", 32768, 1536), 32768 * 1536 * 4
+    )
+    for rows in (32768, 1056):
+        yield Shape(
+            "router",
+            ("triton_router",),
+            f"{rows} x 72 x 4096",
+            lambda r=rows: inputs.router("cuda", r, EXPERTS, 2, HIDDEN, exact=True),
+            rows * HIDDEN * 2,
+        )
+    yield Shape(
+        "swiglu", ("triton_rows",), "32768 x 3072", lambda: inputs.swiglu("cuda", 32768, 3072), 32768 * 3072 * 6
+    )
+
+
+def device_name() -> str:
+    """The card."""
+    return torch.cuda.get_device_name()
