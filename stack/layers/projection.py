@@ -69,12 +69,21 @@ class FusedProjection:
 
     def __call__(self, x_TK: Tensor) -> tuple[Tensor, ...]:
         """Each matrix's outputs [T, N], views into the fused ones: rows are strided."""
-        return tuple(y for projection, rows in self.parts for y in projection(x_TK).split(rows, -1))
+        outputs = ((_without_padding(projection(x_TK), rows), rows) for projection, rows in self.parts)
+        return tuple(y for y_TN, rows in outputs for y in y_TN.split(rows, -1))
 
     def joined(self, x_TK: Tensor) -> Tensor:
         """All outputs side by side [T, sum of N]."""
-        outputs = [projection(x_TK) for projection, _ in self.parts]
+        outputs = [_without_padding(projection(x_TK), rows) for projection, rows in self.parts]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+
+
+_ALIGNED_ROWS = 8
+"""Fused unquantised weights are padded to this many rows: output rows of 2-byte elements then start at 16 bytes."""
+
+
+def _without_padding(y_TN: Tensor, rows: tuple[int, ...]) -> Tensor:
+    return y_TN[:, : sum(rows)]
 
 
 def _fits(last: Tensor | Fp8Weight, weight: Tensor | Fp8Weight) -> bool:
@@ -88,7 +97,8 @@ def _stack(run: Sequence[Tensor | Fp8Weight]) -> Tensor | Fp8Weight:
         return run[0]
     tensors = [weight for weight in run if isinstance(weight, Tensor)]
     if tensors:
-        return torch.cat(tensors)
+        short = -sum(weight.shape[0] for weight in tensors) % _ALIGNED_ROWS
+        return torch.cat([*tensors, tensors[0].new_zeros(short, tensors[0].shape[1])])
     fp8 = [weight for weight in run if isinstance(weight, Fp8Weight)]
     codes = torch.cat([weight.codes_NK.view(torch.uint8) for weight in fp8]).view(torch.float8_e4m3fn)
     return Fp8Weight(codes, torch.cat([weight.scale_NK for weight in fp8]))

@@ -10,4 +10,4 @@
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("deep_gemm_contiguous", "triton_grouped", "torch_grouped"))
+OP = Op(__name__, impls=("by_rows", "deep_gemm_contiguous", "triton_grouped", "torch_grouped"))
