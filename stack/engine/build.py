@@ -68,12 +68,8 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
         max_running=plan.max_running,
         speculator=build_speculator(config, model, memory, pages, states, sample),
     )
-    if device.type == "cuda":
-        runner.warm_up(
-            _prompt_lens(config),
-            min(plan.max_context, _graph_context(config)),
-            capture=config.graphs.decode and config.role != "prefill",
-        )
+    if device.type == "cuda" and config.graphs.decode and config.role != "prefill":
+        runner.capture(min(plan.max_context, _graph_context(config)))
     scheduler = build_scheduler(config, geometry, plan, clock)
     if device.type == "cuda":
         warm_up(scheduler, runner)
@@ -88,13 +84,6 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
         scheduler=scheduler,
         impls={**model.impls, "sample": sample.impl},
     )
-
-
-def _prompt_lens(config: EngineConfig) -> tuple[int, ...]:
-    """Prompt lengths that are run before readiness: a whole chunk, and what its kernels see when less is left."""
-    longest = min(config.scheduler.chunk_tokens, config.cache.expected_context)
-    shorter = (longest // 4, 1024, 128, 1)
-    return () if config.role == "decode" else (longest, *(length for length in shorter if 0 < length < longest))
 
 
 def _graph_context(config: EngineConfig) -> int:

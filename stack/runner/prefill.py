@@ -72,18 +72,6 @@ class PrefillSteps:
         self._slots.commit_prefill(context.slot_R, packed["end"])
         return first_F
 
-    def warm_up(self, num_tokens: int) -> None:
-        """Run a prompt of `num_tokens` on the sinks, so that everything its shape needs is compiled and loaded."""
-        rows = [PrefillRow(0, 0, [0] * num_tokens, -1)]
-        plan = StepPlan(step=0, kind="prefill", prefill=rows, max_context=num_tokens)
-        device = self._slots.length_S.device
-        packed = {name: torch.from_numpy(array).to(device) for name, array in prefill_arrays(rows).items()}
-        context = self._context(plan, packed)
-        hidden = self._model.forward(packed["token"], context, self._memory, taps=self._speculator.taps)
-        self._model.logits(hidden.last_TC[-1:])
-        batch = PrefillBatch(context=context, token_T=packed["token"], next_R=packed["next"], slots=self._slots)
-        self._speculator.observe_prefill(batch, hidden, self._memory)
-
     def _first_tokens(self, packed: Mapping[str, Tensor], context: ForwardContext, hidden: "Hidden") -> Tensor:
         ending_F = packed["ending"]
         if not ending_F.numel():

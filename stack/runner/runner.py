@@ -8,9 +8,8 @@ is the one place that sees to it.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -136,15 +135,6 @@ class Runner:
         """Raise what work between two steps raised."""
         while self._between and self._between[0].done.is_reached():
             self._between.popleft().done.wait()
-
-    def warm_up(self, prompt_lens: Sequence[int], max_context: int, *, capture: bool) -> None:
-        """Run every shape once on the sinks, so that nothing compiles under load; then capture decode steps."""
-        for length in prompt_lens:
-            run = partial(self._prefill.warm_up, length)
-            self.submit(run)
-        self._stream.synchronize()
-        if capture:
-            self.capture(max_context)
 
     def capture(self, max_context: int) -> None:
         """Capture decode steps for up to `max_context` tokens a request and wait; for devices that have graphs."""
