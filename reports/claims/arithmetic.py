@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from reports.claims.claim import Claim, published_h200
 
 _GIB = 2.0**30
+HIDDEN = 4096
+TOP_K = 8
 
 
 def computed_claims() -> Iterator[Claim]:
@@ -36,6 +38,16 @@ def kv_bytes_per_token(latent_element_bytes: int, *, is_pooled: bool) -> int:
     return int(g["dsa_layers"] * (g["kv_lora_rank"] * latent_element_bytes + index))
 
 
+def packet_parts() -> dict[str, int]:
+    """Bytes of one token's packet between context-parallel ranks, by what they are."""
+    return {
+        "hidden row in FP8": HIDDEN,
+        "FP32 scales, one for 128 channels": HIDDEN // 128 * 4,
+        "expert ids": TOP_K * 4,
+        "expert weights": TOP_K * 4,
+    }
+
+
 def _pools() -> Iterator[Claim]:
     budget = published_h200()["memory_budget"]
     base, final = budget["rows"]
@@ -60,9 +72,7 @@ def _pools() -> Iterator[Claim]:
 
 
 def _packets() -> Iterator[Claim]:
-    hidden, top_k = 4096, 8
-    packet = hidden + hidden // 128 * 4 + top_k * (4 + 4)
-    change = 100 * (packet / (2 * hidden) - 1)
+    change = 100 * (sum(packet_parts().values()) / (2 * HIDDEN) - 1)
     published = published_h200()["communication_and_fusion"]["cp_moe_allgather"]["payload_change_pct"]
     yield _claim("packet/bytes", "bytes of an expert packet", published, change, unit="% of BF16", band=0.01)
 

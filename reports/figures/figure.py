@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 
@@ -21,8 +22,8 @@ OURS, PUBLISHED, WARM, SAND, GREEN, PINK, INK = (
     "#0072B2", "#B8C4CE", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#222222",
 )  # fmt: skip
 HATCH = "///"
-PUBLISHED_BAR = {"color": PUBLISHED, "hatch": HATCH, "edgecolor": "#5a6672", "linewidth": 0.6}
-OURS_BAR = {"color": OURS, "edgecolor": "#083d5c", "linewidth": 0.6}
+PUBLISHED_BAR: dict[str, Any] = {"color": PUBLISHED, "hatch": HATCH, "edgecolor": "#5a6672", "linewidth": 0.6}
+OURS_BAR: dict[str, Any] = {"color": OURS, "edgecolor": "#083d5c", "linewidth": 0.6}
 
 _LOOK = {
     "font.family": "DejaVu Sans",

@@ -24,17 +24,13 @@ def _draw(material: Material) -> Figure | str:
             axes.broken_barh(
                 [(width, virtual - width)], (line - 0.28, 0.56), facecolor=SAND, hatch=HATCH, edgecolor="white"
             )
-            axes.annotate(
-                f"{virtual - width} columns of padding",
-                (virtual, line - 0.3),
-                (virtual, line - 0.42),
-                ha="right",
-                fontsize=8.5,
-            )
+            note = f"{virtual - width} columns of padding"
+            axes.text(width - 8, line + 0.36, note, ha="right", va="top", fontsize=8.5)
         axes.text(width + 90, line, f"{count} iterations", va="center", fontweight="bold")
     axes.axvline(width, color="#222222", linestyle=":", linewidth=1)
-    axes.text(width - 8, 1.62, f"index width {width:,}", ha="right", va="top", fontsize=8.5)
+    axes.text(width - 8, 0.5, f"index width {width:,}", ha="right", va="center", fontsize=8.5)
     axes.set(xlim=(0, width + 420), ylim=(1.65, -0.6), xlabel="selected keys of one query row (columns)")
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.set_yticks([0, 1], ["tile of 32", "tile of 128"])
     return figure
 

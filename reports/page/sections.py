@@ -28,10 +28,8 @@ def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Dr
     def parts(*names: str) -> list[Part]:
         found = []
         for name in names:
-            if name.startswith("figure:") and name.removeprefix("figure:") in figures:
+            if name.startswith("figure:"):
                 found.append(Part("figure", figure=figures[name.removeprefix("figure:")]))
-            elif name.startswith("figure:"):
-                pass
             else:
                 found.append(Part("table", table=TableView(tables[name])))
         return found

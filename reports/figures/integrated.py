@@ -1,0 +1,110 @@
+"""Three prefill instances and one decode instance under three shared prefixes, with the limits on latency."""
+
+import math
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.claims import Cell
+from reports.estimates import Estimate
+from reports.figures.figure import HATCH, WARM, FigureSpec, canvas
+from reports.material import SHARED_PREFIX, WORKLOADS, Material
+from reports.tables.integrated import targets
+from reports.tables.table import show
+
+_COLORS = {"baseline": "#8FA6B8", "optimized": "#0072B2"}
+_PANELS = (
+    ("output tokens/s", "output_tok_s", ""),
+    ("TTFT, s", "ttft_mean_s", "ttft_p95_s"),
+    ("TPOT, ms", "tpot_mean_ms", "tpot_p95_ms"),
+)
+_LIMITED = ("", "ttft", "tpot")
+
+
+def _draw(material: Material) -> Figure | str:
+    figure = canvas(11.5, 6.4)
+    panels = figure.subplots(2, 3)
+    for column, (name, mean, high) in enumerate(_PANELS):
+        for line, is_ours in enumerate((False, True)):
+            axes = panels[line][column]
+            who = f"ours ({material.results.testbed})" if is_ours else "published"
+            axes.set(title=f"{name}, {who}", xticks=range(3))
+            axes.yaxis.set_major_formatter("{x:,g}")
+            axes.set_xticklabels([f"{SHARED_PREFIX[one]} shared" for one in WORKLOADS["integrated"]])
+            _bars(axes, material, mean, high, is_ours)
+            if _LIMITED[column]:
+                _limit(axes, targets()[column - 1], "s" if column == 1 else "ms")
+    handles, labels = panels[0][1].get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _bars(axes: Axes, material: Material, mean: str, high: str, is_ours: bool) -> None:
+    most = 0.0
+    for place, workload in enumerate(WORKLOADS["integrated"]):
+        for side, row in enumerate(_COLORS):
+            cell, x = Cell("integrated", row, workload), place + (side - 0.5) * 0.4
+            value, tail = (_value(material, cell, metric, is_ours) for metric in (mean, high))
+            most = max([most, *(x for x in (value.value, value.high, tail.value) if not math.isnan(x))])
+            has_tail = not math.isnan(tail.value)
+            _one(axes, x, value, row, is_ours, is_low=has_tail)
+            if has_tail:
+                look = {"marker": "D", "markersize": 6, "linestyle": "none", "markeredgecolor": "#222222"}
+                axes.plot(x, tail.value, color=_COLORS[row], label=f"{row}, P95", **look)
+                axes.text(x, tail.value, f"{show(tail.value)}\n", ha="center", va="bottom", fontsize=8, linespacing=0.6)
+            if math.isnan(value.value) and math.isnan(tail.value):
+                word = "no valid session" if is_ours else "not printed"
+                axes.text(x, 0, f" {word}", rotation=90, ha="center", va="bottom", fontsize=8, color="#57606a", zorder=4,
+                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
+    axes.set_ylim(0, most * 1.22 or 1)
+    axes.set_xlim(-0.55, 2.55)
+
+
+def _one(axes: Axes, x: float, value: Estimate, row: str, is_ours: bool, *, is_low: bool) -> None:
+    """A bar with its value above it, or inside it where a percentile stands above."""
+    if math.isnan(value.value):
+        return
+    spread = [[value.value - value.low], [value.high - value.value]] if value.has_interval else None
+    style: dict[str, Any] = {
+        "color": _COLORS[row],
+        "edgecolor": "#3a4650",
+        "linewidth": 0.6,
+        "hatch": None if is_ours else HATCH,
+    }
+    axes.bar(x, value.value, width=0.37, yerr=spread, capsize=3, label=f"{row}, mean", **style)
+    note = f"{show(value.value)}\nn={value.sessions}" if is_ours else show(value.value)
+    top = value.high if value.has_interval else value.value
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.9}
+    if is_low:
+        axes.text(x, 0.5 * value.value, note, ha="center", va="center", fontsize=8, bbox=box)
+    else:
+        axes.text(x, top, note, ha="center", va="bottom", fontsize=8)
+
+
+def _limit(axes: Axes, limit: float, unit: str) -> None:
+    """The dashed limit; where all bars lie far from it, the panel still shows it."""
+    axes.axhline(limit, color=WARM, linestyle="--", linewidth=1.2, label="published limit on the mean")
+    axes.text(2.55, limit, f"{limit:g} {unit}", ha="right", va="bottom", fontsize=8.5, color=WARM)
+    axes.set_ylim(0, max(axes.get_ylim()[1], limit * 1.15))
+
+
+def _value(material: Material, cell: Cell, metric: str, is_ours: bool) -> Estimate:
+    nothing = Estimate(math.nan, math.nan, math.nan, 0)
+    if not metric:
+        return nothing
+    if is_ours:
+        return material.ours(cell, metric)
+    return Estimate(material.published(cell, metric), math.nan, math.nan, 0)
+
+
+SPEC = FigureSpec(
+    name="integrated",
+    title="3P1D throughput and latency with the limits",
+    caption="Above: published (hatched), where mean TPOT and some means stand in a figure only; a baseline's "
+    "throughput is not printed. Below: ours, geometric mean of n sessions, whiskers their 95 % interval "
+    "where n > 1. Diamonds are P95, which needs 200 requests. Dashed: mean TTFT below 6 s and TPOT below 25 "
+    "ms. At another scale the limits are shown for orientation only.",
+    draw=_draw,
+)

@@ -1,0 +1,66 @@
+"""A ladder as bars: throughput and latency, published beside ours, one line a row. Knows nothing of which ladder."""
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.claims import Cell
+from reports.estimates import Estimate
+from reports.figures.figure import OURS_BAR, PUBLISHED_BAR, canvas, room_for_labels
+from reports.material import Material
+from reports.tables.ladder import LadderSpec
+from reports.tables.table import show
+
+
+def draw_ladder(material: Material, spec: LadderSpec) -> Figure | str:
+    """Four panels over the same rows; a row without a value says so in its place."""
+    rows = material.rows(spec.suite, spec.workload)
+    cells = [Cell(spec.suite, row, spec.workload) for row in rows]
+    figure = canvas(12.5, 1.5 + 0.44 * len(rows))
+    panels = figure.subplots(1, 4, sharey=True, width_ratios=(1.25, 1.25, 1, 1))
+    unit = "input tokens/s" if spec.metric == "input_tok_s" else "output tokens/s"
+    _published(panels[0], [material.published(cell, spec.metric) for cell in cells], with_ratio=True)
+    _ours(panels[1], [material.ours(cell, spec.metric) for cell in cells], with_ratio=True)
+    _published(panels[2], [material.published(cell, spec.latency) for cell in cells], with_ratio=False)
+    _ours(panels[3], [material.ours(cell, spec.latency) for cell in cells], with_ratio=False)
+    titles = ("published", f"ours ({material.results.testbed})", "published", f"ours ({material.results.testbed})")
+    for panel, title, name in zip(panels, titles, (unit, unit, spec.latency_name, spec.latency_name), strict=True):
+        panel.set(title=title, xlabel=name)
+        panel.tick_params(axis="y", length=0)
+        panel.locator_params(axis="x", nbins=4)
+        panel.xaxis.set_major_formatter("{x:,g}")
+    panels[0].set_yticks(range(len(rows)), rows)
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)
+    return figure
+
+
+def _published(axes: Axes, values: Sequence[float], *, with_ratio: bool) -> None:
+    first = values[0]
+    for line, value in enumerate(values):
+        if math.isnan(value):
+            axes.text(0, line, " not printed", va="center", fontsize=8, color="#57606a")
+            continue
+        axes.barh(line, value, height=0.62, **PUBLISHED_BAR)
+        axes.text(value, line, f" {show(value)}{_ratio(value, first, with_ratio)}", va="center", fontsize=8.5)
+    room_for_labels(axes, max((value for value in values if not math.isnan(value)), default=0), share=0.62)
+
+
+def _ours(axes: Axes, values: Sequence[Estimate], *, with_ratio: bool) -> None:
+    first = values[0].value
+    for line, one in enumerate(values):
+        if not one.sessions:
+            axes.text(0, line, " not run", va="center", fontsize=8, color="#57606a")
+            continue
+        spread = [[one.value - one.low], [one.high - one.value]] if one.has_interval else None
+        axes.barh(line, one.value, height=0.62, xerr=spread, capsize=3, **OURS_BAR)
+        end = one.high if one.has_interval else one.value
+        label = f" {show(one.value)}{_ratio(one.value, first, with_ratio)}"
+        axes.text(end, line, f"{label} n={one.sessions}", va="center", fontsize=8.5)
+    ends = [one.high if one.has_interval else one.value for one in values if one.sessions]
+    room_for_labels(axes, max(ends, default=0), share=0.85 if with_ratio else 0.7)
+
+
+def _ratio(value: float, first: float, with_ratio: bool) -> str:
+    return f" ({value / first:.2f}x)" if with_ratio and not math.isnan(first) else ""

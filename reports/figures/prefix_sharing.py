@@ -1,0 +1,136 @@
+"""Pages that a decode instance uses by running requests: with and without shared prefix pages, against the formula."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.claims import Cell
+from reports.claims.claim import published_h200
+from reports.engine_log import in_windows
+from reports.figures.figure import OURS, OURS_BAR, PUBLISHED_BAR, WARM, FigureSpec, canvas
+from reports.material import Material
+from reports.results import Session
+from reports.tables.settings import instance_config
+
+_ROWS = ("baseline", "fp8_kv", "plus_kv_only_decode_radix", "dflash2_tuned_moe_dsa_partial", "fp8_kv_radix")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLoad:
+    """The shape of a workload in pages."""
+
+    page: int
+    input_len: int
+    output_len: int
+    shared_len: int
+
+    def pages(self, num_requests: int, *, is_shared: bool, at_end: bool) -> int:
+        """Pages of so many requests at the start or the end of their answers; shared whole pages count once."""
+        tokens = self.input_len + (self.output_len if at_end else 1)
+        each = math.ceil(tokens / self.page)
+        if not is_shared:
+            return num_requests * each
+        common = self.shared_len // self.page
+        return (common if num_requests else 0) + num_requests * (each - common)
+
+
+def page_load(session: Session) -> PageLoad | None:
+    """From a session's plan; None where the plan has no shared prefix or no decode instance."""
+    source = session.plan.get("client", {}).get("workload", {}).get("source", {})
+    config = instance_config(session, "decode")
+    if config is None or "input_len" not in source:
+        return None
+    return PageLoad(
+        page=int(config["cache"]["page_size"]),
+        input_len=int(source["input_len"]),
+        output_len=int(source["output_len"]),
+        shared_len=int(source.get("shared_ratio", 0.0) * source["input_len"]),
+    )
+
+
+def _draw(material: Material) -> Figure | str:
+    found: dict[bool, tuple[Session, PageLoad, Counter[tuple[int, int]]]] = {}
+    for row in _ROWS:
+        for session in material.results.valid(Cell("decode", row, "sp99_9"))[-1:]:
+            load, config = page_load(session), instance_config(session, "decode")
+            points = _points(session)
+            if load and config and points:
+                found.setdefault(config["cache"]["prefix"] == "kv_radix", (session, load, points))
+    if not found:
+        return "No valid decode session has an engine log, so there are no pages to count."
+    figure = canvas(11.5, 4.3)
+    left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
+    for is_shared, (session, load, points) in sorted(found.items()):
+        _scatter(left, is_shared, session, load, points)
+    left.set(
+        title=f"pages by requests, ours ({material.results.testbed})",
+        xlabel="requests that hold memory (arriving and running)",
+        ylabel="pages in use",
+    )
+    left.set_xlim(left=0)
+    left.set_ylim(bottom=0)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
+    _occupancy(right, material)
+    return figure
+
+
+def _points(session: Session) -> Counter[tuple[int, int]]:
+    """(requests that hold memory, pages in use) of each decode step; a request holds slots from reservation to end."""
+    config = instance_config(session, "decode") or {}
+    each = int(config.get("cache", {}).get("slots_per_request", 1))
+    names = {p["name"] for p in session.plan.get("processes", ()) if p.get("role") == "decode"}
+    lines = [line for line in in_windows(session.steps(), session.client) if line.get("instance") in names]
+    return Counter(
+        (int(line["slots_used"]) // each, int(line["pages_used"])) for line in lines if line.get("slots_used")
+    )
+
+
+def _scatter(axes: Axes, is_shared: bool, session: Session, load: PageLoad, points: Counter[tuple[int, int]]) -> None:
+    color, marker = (OURS, "o") if is_shared else (WARM, "s")
+    word = "shared prefix pages" if is_shared else "nothing shared"
+    steps = sum(points.values())
+    sizes = [14 + 110 * count / steps for count in points.values()]
+    axes.scatter(
+        [x for x, _ in points], [y for _, y in points], s=sizes, color=color, marker=marker, alpha=0.75, zorder=3,
+        label=f"{word}: {session.cell.row}, {steps} steps",
+    )  # fmt: skip
+    counts = range(0, max(x for x, _ in points) + 2)
+    low, high = ([load.pages(n, is_shared=is_shared, at_end=end) for n in counts] for end in (False, True))
+    axes.fill_between(counts, low, high, color=color, alpha=0.16, linewidth=0)
+    axes.plot(counts, high, color=color, linestyle="--" if is_shared else ":", linewidth=1, label=f"formula, {word}")
+
+
+def _occupancy(axes: Axes, material: Material) -> None:
+    base, final = published_h200()["memory_budget"]["rows"]
+    cells = [Cell("decode", row, "sp99_9") for row in ("baseline", "dflash2_tuned_moe_dsa_partial")]
+    for line, (row, cell) in enumerate(zip((base, final), cells, strict=True)):
+        value = row["median_kv_occupancy_pct"]
+        axes.barh(line - 0.2, value, height=0.36, label=None if line else "published", **PUBLISHED_BAR)
+        axes.text(value, line - 0.2, f" {value} %", va="center", fontsize=8.5)
+        ours = material.ours(cell, "pages_used_p50_ratio")
+        if ours.sessions:
+            axes.barh(line + 0.2, 100 * ours.value, height=0.36, label=None if line else "ours", **OURS_BAR)
+            axes.text(
+                100 * ours.value, line + 0.2, f" {100 * ours.value:.1f} % n={ours.sessions}", va="center", fontsize=8.5
+            )
+        else:
+            axes.text(0, line + 0.2, " no valid session", va="center", fontsize=8, color="#57606a")
+    axes.set_yticks([0, 1], ["baseline", "last row"])
+    axes.set(xlim=(0, 135), ylim=(1.6, -0.6), xlabel="% of the page pool, median", title="share of pages in use")
+    axes.set_xticks([0, 25, 50, 75, 100])
+    axes.tick_params(axis="y", length=0)
+    axes.legend(loc="lower right")
+
+
+SPEC = FigureSpec(
+    name="prefix_sharing",
+    title="Prefix sharing on the decode instance",
+    caption="Left: pages in use at each decode step of one session, dots larger where more steps fell; the band is "
+    "the formula from the start to the end of an answer: n x pages of a request, or shared whole pages once "
+    "and n x the rest. Requests that end while others arrive may lie between bands. Right: median share of "
+    "the pool in use; the published last row holds 129 requests in 7 % of its pages.",
+    draw=_draw,
+)
