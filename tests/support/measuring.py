@@ -62,4 +62,5 @@ class Run:
     @property
     def values(self):
         """The values, of a valid run only."""
+        assert self.verdict == "VALID", self.reasons
         return self.body["metrics"]
