@@ -8,6 +8,7 @@ T rows, B rows of a block, H index heads, D key width, P pools, C chosen pools, 
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from stack.kernels.index_rows import quantize_index_rows
 from stack.kernels.row_tiles import tiled_matmul
@@ -38,77 +39,71 @@ def index_select(
 ) -> Tensor:
     """Token slots int32 [T, W], valid ones first, -1 behind them and in padding rows."""
     width = -(-(budget * kpool + kpool - 1) // 64) * 64
-    keys = _Keys(codes_NQD, scale_NQ, page_table_SP)
+    page_size = codes_NQD.shape[1] * kpool
     slot_T = slot_R.index_select(0, request_T.long()).long()
     weight_TH = w_TH.float() * q_THD.shape[-1] ** -0.5
+    key_bytes = _tiles(max_context // kpool) * q_THD.shape[-1] * 4
+    block_rows = max(1, min(_BLOCK_ROWS, workspace_bytes // key_bytes))
     blocks = []
-    for begin in range(0, q_THD.shape[0], _BLOCK_ROWS):
-        rows = slice(begin, begin + _BLOCK_ROWS)
+    for begin in range(0, q_THD.shape[0], block_rows):
+        rows = slice(begin, begin + block_rows)
         slots, seen = slot_T[rows], position_T[rows].long() + 1
-        scores_BP = _scores(q_THD[rows], weight_TH[rows], keys, slots, seen // kpool)
+        pages = page_table_SP[slots].long()
+        scores_BP = _scores(q_THD[rows], weight_TH[rows], codes_NQD, scale_NQ, pages, slots, seen // kpool)
         pools = _best_pools(scores_BP, seen // kpool, budget)
         token_BW = _tokens(pools, seen, kpool, width)
-        pages = page_table_SP[slots].long()
-        page_BW = pages.gather(1, token_BW.clamp(min=0) // keys.page_size(kpool))
-        slot_BW = page_BW * keys.page_size(kpool) + token_BW % keys.page_size(kpool)
+        page_BW = pages.gather(1, token_BW.clamp(min=0) // page_size)
+        slot_BW = page_BW * page_size + token_BW % page_size
         blocks.append(torch.where((token_BW >= 0) & (slots > 0)[:, None], slot_BW, -1).int())
     return torch.cat(blocks)
 
 
-class _Keys:
-    """Pooled keys of one request at a time, dequantised once while its rows are scored."""
-
-    def __init__(self, codes_NQD: Tensor, scale_NQ: Tensor | None, page_table_SP: Tensor) -> None:
-        self._codes_NQD, self._scale_NQ, self._page_table_SP = codes_NQD, scale_NQ, page_table_SP
-        self._slot, self._keys_PD = 0, torch.empty(0, codes_NQD.shape[2])
-
-    @property
-    def is_fp8(self) -> bool:
-        """Whether queries are quantised too."""
-        return self._scale_NQ is not None
-
-    def page_size(self, kpool: int) -> int:
-        """Tokens of a page."""
-        return self._codes_NQD.shape[1] * kpool
-
-    def of(self, slot: int, num_pools: int) -> Tensor:
-        """FP32 keys [P, D] of the slot's first `num_pools` pools, and whatever follows up to whole tiles."""
-        num_rows = -(-num_pools // _POOL_TILE) * _POOL_TILE
-        if slot != self._slot or self._keys_PD.shape[0] < num_rows:
-            self._slot, self._keys_PD = slot, self._read(slot, num_rows)
-        return self._keys_PD[:num_rows]
-
-    def _read(self, slot: int, num_rows: int) -> Tensor:
-        pages = self._page_table_SP[slot, : -(-num_rows // self._codes_NQD.shape[1])].long()
-        if self._scale_NQ is None:
-            keys_PD = self._codes_NQD[pages].float().flatten(0, 1)
-        else:
-            codes = self._codes_NQD.view(torch.uint8)[pages].view(torch.float8_e4m3fn)
-            keys_PD = (codes.float() * self._scale_NQ[pages][..., None]).flatten(0, 1)
-        missing = num_rows - keys_PD.shape[0]
-        return torch.cat((keys_PD, keys_PD.new_zeros(missing, keys_PD.shape[1]))) if missing > 0 else keys_PD
+def _tiles(num_pools: int) -> int:
+    """`num_pools` rounded up to whole tiles, at least one."""
+    return -(-max(num_pools, 1) // _POOL_TILE) * _POOL_TILE
 
 
-def _scores(q_BHD: Tensor, weight_BH: Tensor, keys: _Keys, slot_B: Tensor, candidates_B: Tensor) -> Tensor:
-    """FP32 scores [B, P]; what lies beyond a request's pools is never looked at."""
+def _scores(
+    q_BHD: Tensor,
+    weight_BH: Tensor,
+    codes_NQD: Tensor,
+    scale_NQ: Tensor | None,
+    page_BG: Tensor,
+    slot_B: Tensor,
+    candidates_B: Tensor,
+) -> Tensor:
+    """FP32 scores [B, P]; tiles beyond a request's pools are left at 0."""
     rows, heads = q_BHD.shape[:2]
-    q_BHD = _as_scored(q_BHD) if keys.is_fp8 else q_BHD.float()
-    width = -(-max(int(candidates_B.max()), 1) // _POOL_TILE) * _POOL_TILE
-    scores_BP = torch.zeros(rows, width)
+    q_BHD = q_BHD.float() if scale_NQ is None else _as_scored(q_BHD)
     slots, counts = torch.unique_consecutive(slot_B, return_counts=True)
-    ends = counts.cumsum(0).tolist()
-    for slot, end, count in zip(slots.tolist(), ends, counts.tolist(), strict=True):
-        own = slice(end - count, end)
-        num_pools = int(candidates_B[end - 1])
+    end_R = counts.cumsum(0)
+    last_R = candidates_B[end_R - 1].tolist()
+    scores_BP = torch.zeros(rows, _tiles(max(last_R)))
+    keys_RPD = _keys(codes_NQD, scale_NQ, page_BG[end_R - 1], scores_BP.shape[1])
+    for keys_PD, slot, end, count, num_pools in zip(
+        keys_RPD, slots.tolist(), end_R.tolist(), counts.tolist(), last_R, strict=True
+    ):
         if slot == 0 or num_pools == 0:
             continue
-        q_XD = q_BHD[own].flatten(0, 1)
-        for tile, keys_PD in enumerate(keys.of(slot, num_pools).split(_POOL_TILE)):
-            products = tiled_matmul(q_XD, keys_PD).view(count, heads, _POOL_TILE).relu_()
-            scores_BP[own, tile * _POOL_TILE : (tile + 1) * _POOL_TILE] = torch.bmm(weight_BH[own, None], products)[
-                :, 0
-            ]
+        own = slice(end - count, end)
+        q_XD, weight_B1H = q_BHD[own].flatten(0, 1), weight_BH[own, None]
+        for begin in range(0, num_pools, _POOL_TILE):
+            columns = slice(begin, begin + _POOL_TILE)
+            products = tiled_matmul(q_XD, keys_PD[columns]).view(count, heads, _POOL_TILE).relu_()
+            scores_BP[own, columns] = torch.bmm(weight_B1H, products)[:, 0]
     return scores_BP
+
+
+def _keys(codes_NQD: Tensor, scale_NQ: Tensor | None, page_RG: Tensor, num_rows: int) -> Tensor:
+    """FP32 keys [R, P, D] of each request's first pools."""
+    pages = page_RG[:, : -(-num_rows // codes_NQD.shape[1])]
+    if scale_NQ is None:
+        keys_RPD = codes_NQD[pages].float().flatten(1, 2)
+    else:
+        codes = codes_NQD.view(torch.uint8)[pages].view(torch.float8_e4m3fn)
+        keys_RPD = (codes.float() * scale_NQ[pages][..., None]).flatten(1, 2)
+    missing = num_rows - keys_RPD.shape[1]
+    return functional.pad(keys_RPD, (0, 0, 0, missing)) if missing > 0 else keys_RPD
 
 
 def _as_scored(q_BHD: Tensor) -> Tensor:
