@@ -1,0 +1,60 @@
+"""The command line: good help, and one sentence for each mistake."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ["doctor", "list", "plan", "run", "serve", "why", "rerun", "prune", "import", "gate", "calibrate", "profile"]
+
+
+def np1d(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "workflows.cli", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_help_names_every_command() -> None:
+    text = np1d("--help").stdout
+    assert all(command in text for command in [*COMMANDS, "tune"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["list", "--testbed", "cpuu"], "error: there is no testbed cpuu; did you mean cpu?"),
+        (["run", "decode/fp8kv"], "error: there is no row decode/fp8kv; did you mean decode/fp8_kv"),
+        (["plan", "prefill/cp_bcg"], "error: prefill/cp_bcg does not run on cpu: changes nothing here"),
+        (["run", "decode/baseline", "--demo"], "error: give either rows or --demo"),
+        (["rerun"], "error: say what to run again: np1d rerun --failed"),
+        (["import", "/nowhere"], "error: /nowhere holds no session"),
+        (["gate", "decode/baseline"], "error: give one of --base COMMIT and --store FOLDER"),
+        (["plan", "decode/baseline", "--commands", "--placement", "k8s"], "error: placement must be hosts or srun"),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_sentence_and_code_two(arguments: list[str], sentence: str) -> None:
+    done = np1d(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(sentence), done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest() -> None:
+    done = np1d("rnu")
+    assert done.returncode == 2
+    assert "Did you mean 'run'?" in done.stderr
+
+
+def test_rows_are_listed_with_the_reason_where_they_do_not_run() -> None:
+    text = np1d("list", "prefill").stdout
+    assert "prefill/baseline" in text and "runnable" in text
+    assert "changes nothing here: the testbed lacks context_parallel" in text
+
+
+def test_a_plan_is_printed_as_json() -> None:
+    import json
+
+    assert json.loads(np1d("plan", "decode/baseline").stdout)["schema"] == "plan/1"

@@ -1,0 +1,100 @@
+"""Results are taken in, forgotten, pruned and explained without losing a finished one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflows import housekeeping
+from workflows.catalog import load_catalog
+from workflows.errors import WorkflowError
+from workflows.identity import measured_code
+from workflows.plan import Plan
+from workflows.planner import plan_session
+from workloads.files import read_json, write_json
+
+
+def session(folder: Path, plan: Plan, *, started: float = 1.0, status: str = "ok", verdict: str = "VALID") -> Path:
+    """A session's folder as the supervisor and the metrics leave it."""
+    kind = None if status == "ok" else "server_died"
+    body: dict[str, Any] = {"status": status, "kind": kind, "reason": "it died", "cell": plan.cell.model_dump(),
+                            "key": plan.key, "started_unix_s": started,
+                            "measured_code": measured_code("stack", "cpu")}  # fmt: skip
+    metrics = {"validity": {"verdict": verdict, "reasons": []}, "metric": plan.metric, "metrics": {plan.metric: 10.0}}
+    write_json(folder / "plan.json", plan.to_json())
+    write_json(folder / "status.json", body)
+    write_json(folder / "metrics.json", metrics)
+    (folder / "requests.parquet").write_text("records")
+    return folder
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return plan_session("decode/baseline", "sp99_9", testbed_id="cpu")
+
+
+def test_imported_sessions_add_up_under_free_numbers(tmp_path: Path, plan: Plan) -> None:
+    results = tmp_path / "results"
+    session(results / plan.cell.folder, plan, started=1.0)
+    for day in (2.0, 3.0):
+        session(tmp_path / "other" / str(day), plan, started=day)
+    taken = housekeeping.take_in(tmp_path / "other", results)
+    assert [folder.name for folder in taken] == ["s1", "s2"]
+    assert (taken[0] / "requests.parquet").exists()
+
+
+def test_importing_twice_takes_nothing_twice(tmp_path: Path, plan: Plan) -> None:
+    session(tmp_path / "other", plan)
+    assert len(housekeeping.take_in(tmp_path / "other", tmp_path / "results")) == 1
+    assert housekeeping.take_in(tmp_path / "other", tmp_path / "results") == []
+
+
+def test_a_status_of_another_plan_is_refused(tmp_path: Path, plan: Plan) -> None:
+    folder = session(tmp_path / "other", plan)
+    write_json(folder / "status.json", read_json(folder / "status.json") | {"key": "another"})
+    with pytest.raises(WorkflowError, match="belongs to another plan"):
+        housekeeping.take_in(tmp_path / "other", tmp_path / "results")
+
+
+def test_only_sessions_that_are_no_result_are_forgotten(tmp_path: Path, plan: Plan) -> None:
+    good = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
+    bad = session(tmp_path / "cpu/decode/baseline/sp99_9/s1", plan, status="failed", verdict="INVALID")
+    found = housekeeping.failed(tmp_path)
+    assert [outcome.folder for outcome in found] == [bad]
+    housekeeping.forget(found)
+    assert not (bad / "status.json").exists() and (bad / "requests.parquet").exists()
+    assert (good / "status.json").exists()
+
+
+def test_a_half_written_status_is_no_result(tmp_path: Path, plan: Plan) -> None:
+    folder = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
+    (folder / "status.json").write_text('{"status": "ok"')
+    (outcome,) = housekeeping.failed(tmp_path)
+    assert outcome.reason == "status.json is cut short; run the session again"
+
+
+def test_results_of_rows_that_are_gone_are_orphans(tmp_path: Path, plan: Plan) -> None:
+    kept = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
+    gone = session(tmp_path / "cpu/decode/gone/sp99_9/s0", plan)
+    assert list(housekeeping.orphans(tmp_path, load_catalog())) == [gone]
+    housekeeping.remove([gone], tmp_path)
+    assert not (tmp_path / "cpu/decode/gone").exists() and kept.exists()
+
+
+def test_why_says_nothing_for_a_session_that_is_up_to_date(tmp_path: Path, plan: Plan) -> None:
+    assert housekeeping.why(session(tmp_path, plan), load_catalog()) == []
+
+
+def test_why_names_the_setting_that_changed(tmp_path: Path, plan: Plan) -> None:
+    folder = session(tmp_path, plan)
+    body = plan.to_json()
+    body["settings"]["decode"]["scheduler.extra_inflight"] = 5
+    write_json(folder / "plan.json", body)
+    assert "setting settings.decode.scheduler.extra_inflight: 5 -> 0" in housekeeping.why(folder, load_catalog())
+
+
+def test_why_says_that_the_code_changed(tmp_path: Path, plan: Plan) -> None:
+    folder = session(tmp_path, plan)
+    write_json(folder / "status.json", read_json(folder / "status.json") | {"measured_code": "000000000000"})
+    (reason,) = housekeeping.why(folder, load_catalog())
+    assert reason.startswith("the code it ran has changed (000000000000 -> ")
