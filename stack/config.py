@@ -225,7 +225,7 @@ class DisaggConfig:
     bootstrap_timeout_s: float = 30.0
     """Decode: how long to look for the prefill instance of a request. Prefill: how long to wait for decode's word."""
     transfer_timeout_s: float = 60.0
-    """Longest time from the reservation on decode to the arrival of the last byte."""
+    """Longest wait for a sign of progress: on prefill for a write to end, on decode for prefill's word about a room."""
     abort_ack_timeout_s: float = 10.0
     """How long decode holds an aborted request's pages for prefill's word that no write is under way."""
     heartbeat_interval_s: float = 1.0

@@ -68,13 +68,17 @@ class TransferAgent:
         return blob
 
     def connect(self, metadata: bytes, pools: Pools) -> Peer:
-        """Load a peer and prepare lists over its pools; milliseconds. Raises TransferError."""
+        """Load a peer, prepare lists over its pools and begin to connect, so that the first write is not slow.
+
+        Raises TransferError.
+        """
         try:
             name = _text(self._agent.add_remote_agent(metadata))
             peer = Peer(name, {})
             self._peers[name] = peer
             for pool in _NAMES:
                 peer.lists[pool] = self._prepare(name, getattr(pools, pool))
+            self._agent.make_connection(name)
             return peer
         except self._nixl_error as error:
             raise TransferError(f"the peer cannot be reached by NIXL: {error}") from error
