@@ -237,6 +237,16 @@ class DisaggConfig:
     delay_s: float = 0.0
     """Test only: added before each transfer, recorded wherever it is not 0."""
 
+    def __post_init__(self) -> None:
+        for name in ("bootstrap_timeout_s", "transfer_timeout_s", "abort_ack_timeout_s", "heartbeat_interval_s"):
+            _check(getattr(self, name) > 0, f"disagg.{name} must be more than 0 seconds, not {getattr(self, name)}")
+        _check(self.delay_s >= 0, f"disagg.delay_s must not be negative, as {self.delay_s} is")
+        _check(
+            self.abort_ack_timeout_s >= 4 * self.heartbeat_interval_s,
+            f"disagg.abort_ack_timeout_s ({self.abort_ack_timeout_s}) must be at least four times "
+            f"disagg.heartbeat_interval_s ({self.heartbeat_interval_s}): writes need a recent heartbeat",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
