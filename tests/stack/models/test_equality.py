@@ -76,6 +76,16 @@ def test_token_by_token_gives_the_logits_of_transformers(tiny_fp32, model, wante
     assert_equal_logits(token_by_token(TargetSession(engine_config(tiny_fp32), model=model), tokens), want)
 
 
+def test_the_reference_implementations_give_the_logits_of_transformers(tiny_fp32, judge):
+    kernels = {f"kernels.{name}": "reference" for name in bind_ops(engine_config(tiny_fp32).kernels, "cpu").impls}
+    session, tokens = TargetSession(engine_config(tiny_fp32, kernels), max_tokens=128), prompt(72, seed=6)
+    got = torch.cat(
+        (in_chunks(session, tokens[:70], 70), *(session.logits(session.decode({0: t})) for t in tokens[70:]))
+    )
+    assert set(session.model.impls.values()) == {"reference"}
+    assert_equal_logits(got, judge.logits(tokens))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 17, 63, 64, 65, 256, 1024])
 def test_a_long_prompt_in_awkward_chunks_gives_the_logits_of_transformers(tiny_fp32, model, wanted, size):
