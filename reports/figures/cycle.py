@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from reports.claims import Cell
 from reports.claims.claim import published_h200
 from reports.engine_log import in_windows, verify_cycle
-from reports.figures.figure import GREEN, OURS, PINK, SAND, FigureSpec, canvas
+from reports.figures.figure import GREEN, OURS, PINK, SAND, FigureSpec, beside, canvas
 from reports.material import Material
 
 _PHASES = {"draft": SAND, "verify": OURS, "accept": GREEN, "commit": PINK, "other": "#c3c9cf"}
@@ -97,7 +97,7 @@ def _stack(axes: Axes, bars: list[Bar]) -> None:
                 axes.text(start + length / 2, line, f"{length:.1f}", ha="center", va="center", fontsize=8.5,
                           bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85})  # fmt: skip
             start += length
-        axes.text(start + 0.01 * longest, line, bar.note, va="center", fontsize=8.5)
+        beside(axes, start, line, bar.note)
     axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_xlim(0, longest * 1.38)

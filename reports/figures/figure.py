@@ -69,6 +69,8 @@ def draw(spec: FigureSpec, material: Material) -> Drawn:
         drawing = spec.draw(material)
         if isinstance(drawing, str):
             return Drawn(spec=spec, absent=drawing)
+        drawing.draw_without_rendering()
+        drawing.set_layout_engine("none")  # laid out once, saved twice
         svg, png = io.StringIO(), io.BytesIO()
         drawing.savefig(svg, format="svg", metadata={"Date": None, "Creator": "np1d"})
         drawing.savefig(png, format="png", dpi=150, metadata={"Software": "np1d"})
@@ -83,6 +85,12 @@ def canvas(width: float, height: float) -> Figure:
 def room_for_labels(axes: Axes, most: float, *, share: float = 0.35) -> None:
     """Leave space right of the longest bar for its label."""
     axes.set_xlim(0, most * (1 + share) if most > 0 else 1)
+
+
+def beside(axes: Axes, x: float, y: float, text: str, *, soft: bool = False) -> None:
+    """A label right of a bar's end; `soft` for words in place of a bar."""
+    look: dict[str, Any] = {"fontsize": 8, "color": "#57606a"} if soft else {"fontsize": 8.5}
+    axes.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", **look)
 
 
 def _inline(svg: str, prefix: str) -> str:

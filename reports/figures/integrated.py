@@ -14,6 +14,7 @@ from reports.tables.integrated import targets
 from reports.tables.table import show
 
 _COLORS = {"baseline": "#8FA6B8", "optimized": "#0072B2"}
+_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.9}
 _PANELS = (
     ("output tokens/s", "output_tok_s", ""),
     ("TTFT, s", "ttft_mean_s", "ttft_p95_s"),
@@ -37,7 +38,7 @@ def _draw(material: Material) -> Figure | str:
                 _limit(axes, targets()[column - 1], "s" if column == 1 else "ms")
     handles, labels = panels[0][1].get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4)
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=5)
     return figure
 
 
@@ -51,13 +52,20 @@ def _bars(axes: Axes, material: Material, mean: str, high: str, is_ours: bool) -
             has_tail = not math.isnan(tail.value)
             _one(axes, x, value, row, is_ours, is_low=has_tail)
             if has_tail:
-                look = {"marker": "D", "markersize": 6, "linestyle": "none", "markeredgecolor": "#222222"}
-                axes.plot(x, tail.value, color=_COLORS[row], label=f"{row}, P95", **look)
-                axes.text(x, tail.value, f"{show(tail.value)}\n", ha="center", va="bottom", fontsize=8, linespacing=0.6)
+                mark: dict[str, Any] = {
+                    "marker": "D",
+                    "markersize": 6,
+                    "linestyle": "none",
+                    "markeredgecolor": "#222222",
+                }
+                axes.plot(x, tail.value, color=_COLORS[row], label=f"{row}, P95", **mark)
+                axes.annotate(
+                    show(tail.value), (x, tail.value), (0, 5), textcoords="offset points", ha="center", fontsize=8
+                )
             if math.isnan(value.value) and math.isnan(tail.value):
                 word = "no valid session" if is_ours else "not printed"
-                axes.text(x, 0, f" {word}", rotation=90, ha="center", va="bottom", fontsize=8, color="#57606a", zorder=4,
-                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
+                look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "#57606a", "bbox": _BOX}
+                axes.text(x, 0, f" {word}", rotation=90, zorder=4, **look)
     axes.set_ylim(0, most * 1.22 or 1)
     axes.set_xlim(-0.55, 2.55)
 
@@ -76,9 +84,8 @@ def _one(axes: Axes, x: float, value: Estimate, row: str, is_ours: bool, *, is_l
     axes.bar(x, value.value, width=0.37, yerr=spread, capsize=3, label=f"{row}, mean", **style)
     note = f"{show(value.value)}\nn={value.sessions}" if is_ours else show(value.value)
     top = value.high if value.has_interval else value.value
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.9}
     if is_low:
-        axes.text(x, 0.5 * value.value, note, ha="center", va="center", fontsize=8, bbox=box)
+        axes.text(x, 0.5 * value.value, note, ha="center", va="center", fontsize=8, bbox=_BOX)
     else:
         axes.text(x, top, note, ha="center", va="bottom", fontsize=8)
 
@@ -86,7 +93,7 @@ def _one(axes: Axes, x: float, value: Estimate, row: str, is_ours: bool, *, is_l
 def _limit(axes: Axes, limit: float, unit: str) -> None:
     """The dashed limit; where all bars lie far from it, the panel still shows it."""
     axes.axhline(limit, color=WARM, linestyle="--", linewidth=1.2, label="published limit on the mean")
-    axes.text(2.55, limit, f"{limit:g} {unit}", ha="right", va="bottom", fontsize=8.5, color=WARM)
+    axes.text(-0.53, limit, f"{limit:g} {unit}", ha="left", va="bottom", fontsize=8.5, color=WARM, bbox=_BOX)
     axes.set_ylim(0, max(axes.get_ylim()[1], limit * 1.15))
 
 

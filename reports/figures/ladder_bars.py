@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from reports.claims import Cell
 from reports.estimates import Estimate
-from reports.figures.figure import OURS_BAR, PUBLISHED_BAR, canvas, room_for_labels
+from reports.figures.figure import OURS_BAR, PUBLISHED_BAR, beside, canvas, room_for_labels
 from reports.material import Material
 from reports.tables.ladder import LadderSpec
 from reports.tables.table import show
@@ -40,10 +40,10 @@ def _published(axes: Axes, values: Sequence[float], *, with_ratio: bool) -> None
     first = values[0]
     for line, value in enumerate(values):
         if math.isnan(value):
-            axes.text(0, line, " not printed", va="center", fontsize=8, color="#57606a")
+            beside(axes, 0, line, "not printed", soft=True)
             continue
         axes.barh(line, value, height=0.62, **PUBLISHED_BAR)
-        axes.text(value, line, f" {show(value)}{_ratio(value, first, with_ratio)}", va="center", fontsize=8.5)
+        beside(axes, value, line, f"{show(value)}{_ratio(value, first, with_ratio)}")
     room_for_labels(axes, max((value for value in values if not math.isnan(value)), default=0), share=0.62)
 
 
@@ -51,13 +51,13 @@ def _ours(axes: Axes, values: Sequence[Estimate], *, with_ratio: bool) -> None:
     first = values[0].value
     for line, one in enumerate(values):
         if not one.sessions:
-            axes.text(0, line, " not run", va="center", fontsize=8, color="#57606a")
+            beside(axes, 0, line, "not run", soft=True)
             continue
         spread = [[one.value - one.low], [one.high - one.value]] if one.has_interval else None
         axes.barh(line, one.value, height=0.62, xerr=spread, capsize=3, **OURS_BAR)
         end = one.high if one.has_interval else one.value
-        label = f" {show(one.value)}{_ratio(one.value, first, with_ratio)}"
-        axes.text(end, line, f"{label} n={one.sessions}", va="center", fontsize=8.5)
+        label = f"{show(one.value)}{_ratio(one.value, first, with_ratio)}"
+        beside(axes, end, line, f"{label} n={one.sessions}")
     ends = [one.high if one.has_interval else one.value for one in values if one.sessions]
     room_for_labels(axes, max(ends, default=0), share=0.85 if with_ratio else 0.7)
 

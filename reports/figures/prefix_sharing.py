@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from reports.claims import Cell
 from reports.claims.claim import published_h200
 from reports.engine_log import in_windows
-from reports.figures.figure import OURS, OURS_BAR, PUBLISHED_BAR, WARM, FigureSpec, canvas
+from reports.figures.figure import OURS, OURS_BAR, PUBLISHED_BAR, WARM, FigureSpec, beside, canvas
 from reports.material import Material
 from reports.results import Session
 from reports.tables.settings import instance_config
@@ -109,15 +109,13 @@ def _occupancy(axes: Axes, material: Material) -> None:
     for line, (row, cell) in enumerate(zip((base, final), cells, strict=True)):
         value = row["median_kv_occupancy_pct"]
         axes.barh(line - 0.2, value, height=0.36, label=None if line else "published", **PUBLISHED_BAR)
-        axes.text(value, line - 0.2, f" {value} %", va="center", fontsize=8.5)
+        beside(axes, value, line - 0.2, f"{value} %")
         ours = material.ours(cell, "pages_used_p50_ratio")
         if ours.sessions:
             axes.barh(line + 0.2, 100 * ours.value, height=0.36, label=None if line else "ours", **OURS_BAR)
-            axes.text(
-                100 * ours.value, line + 0.2, f" {100 * ours.value:.1f} % n={ours.sessions}", va="center", fontsize=8.5
-            )
+            beside(axes, 100 * ours.value, line + 0.2, f"{100 * ours.value:.1f} % n={ours.sessions}")
         else:
-            axes.text(0, line + 0.2, " no valid session", va="center", fontsize=8, color="#57606a")
+            beside(axes, 0, line + 0.2, "no valid session", soft=True)
     axes.set_yticks([0, 1], ["baseline", "last row"])
     axes.set(xlim=(0, 135), ylim=(1.6, -0.6), xlabel="% of the page pool, median", title="share of pages in use")
     axes.set_xticks([0, 25, 50, 75, 100])

@@ -9,6 +9,7 @@ from reports.page.view import FigureView, LogView, Part, Section, TableView
 from reports.results import Session
 from reports.tables.table import Table
 
+_NUMBERS = "Figures carry the numbers that they have in the published report."
 _METHODS = [
     "A session is one start of all servers: launch, readiness, cache flush and priming, warm-up, measured passes, end. "
     "Sessions are the sample; passes of one session are never counted as repetitions. A session's value is a ratio of "
@@ -39,7 +40,7 @@ def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Dr
     commands = Part("logs", logs=[_commands(session) for session in material.results.sessions if session.provenance])
     return [
         Section("worse", "What gets worse", [], [worse]),
-        Section("decode", "Decode", [], parts("ladder_decode", "figure:decode", "figure:prefix_sharing")),
+        Section("decode", "Decode", [_NUMBERS], parts("ladder_decode", "figure:decode", "figure:prefix_sharing")),
         Section("prefill", "Prefill", [], parts("ladder_prefill", "figure:prefill", "figure:packet")),
         Section("integrated", "3P1D", [], parts("figure:topology", "integrated_throughput", "integrated_latency",
                                                 "figure:integrated", "operating_points", "accuracy")),

@@ -115,7 +115,7 @@ def targets() -> tuple[float, float]:
 
 def _arrows(before: Iterable[float], after: Iterable[float]) -> list[str]:
     pairs = zip(before, after, strict=True)
-    return [ABSENT if math.isnan(a) and math.isnan(b) else f"{show(a)} → {show(b)}" for a, b in pairs]
+    return [ABSENT if math.isnan(a) or math.isnan(b) else f"{show(a)} → {show(b)}" for a, b in pairs]
 
 
 def _throughput_row(material: Material, cell: Cell) -> tuple[dict[str, object], dict[str, object]]:
