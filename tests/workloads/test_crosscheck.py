@@ -98,6 +98,29 @@ def test_a_peer_that_fails_is_an_error(tmp_path, tokenizer, capsys):
 
 
 @pytest.mark.slow
+def test_both_agree_on_this_projects_own_server(tmp_path):
+    if importlib.util.find_spec("sglang") is None:
+        pytest.skip("the sglang wheel is not installed")
+    from tests.support.serving import serving
+
+    workload = make_workload(
+        source={"kind": "random", "input_len": 512, "output_len": 64, "vocab_low": 300, "vocab_high": 400},
+        load={"kind": "closed", "concurrency": 4},
+        requests_per_pass=24,
+        warmup_requests=4,
+    )
+    script = {"delay_s": 1.0, "step_s": 0.03}
+    with serving(tmp_path / "model", script) as server:
+        result = crosscheck(
+            workload, peer="sglang", target=Target(url=server.url), tokenizer=str(server.folder), out=tmp_path / "o",
+            launcher=LAUNCHER,
+        )  # fmt: skip
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    for key, value in result["values"].items():
+        assert abs(value["ours_over_theirs_minus_1"]) < 0.01, (key, value)
+
+
+@pytest.mark.slow
 def test_sglangs_client_and_ours_agree_within_one_percent(tmp_path, tokenizer):
     if importlib.util.find_spec("sglang") is None:
         pytest.skip("the sglang wheel is not installed")
