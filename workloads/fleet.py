@@ -13,6 +13,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any, Protocol
@@ -110,6 +111,7 @@ class ManyProcesses:
         self._measured = workload.num_measured
         self._pipes: list[Connection] = []
         self._children = []
+        self._readers = ThreadPoolExecutor(max_workers=count)
         text = workload.model_dump_json()
         for index in range(count):
             ours, theirs = spawn.Pipe()
@@ -154,12 +156,13 @@ class ManyProcesses:
             child.join(timeout=5)
             if child.is_alive():
                 child.kill()
+        self._readers.shutdown(wait=False)
 
     async def _receive(self, pipe: Connection, note: Callable[[tuple[int, int, int]], None] | None = None) -> Any:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                kind, value = await loop.run_in_executor(None, pipe.recv)
+                kind, value = await loop.run_in_executor(self._readers, pipe.recv)
             except EOFError as error:
                 raise RuntimeError("a client process died; see its message above") from error
             if kind == "progress":

@@ -557,11 +557,13 @@ def test_45_a_stalled_server_ends_the_run_at_the_deadline(measure):
     assert run.requests["ok"].sum() > 5, "what had ended is kept"
 
 
-def test_45_an_interrupt_keeps_what_has_ended(tmp_path):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_45_an_interrupt_keeps_what_has_ended(tmp_path, processes):
     spec = tmp_path / "w.json"
     with serve(Script(chunk_gap_s=0.02)) as server:
         spec.write_text(make_workload(requests_per_pass=2000, passes=1).model_dump_json())
         command = [sys.executable, "-m", "workloads.client", spec, "--url", server.url, "--out", tmp_path / "o"]
+        command += ["--processes", str(processes)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
             while server.seen.num_requests < 30 and client.poll() is None:
                 time.sleep(0.05)
