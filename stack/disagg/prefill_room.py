@@ -94,7 +94,7 @@ class PrefillRoom:
     """When a write last ended, or the first of several started."""
     last_s: float = 0.0
     stats: TransferStats = field(default_factory=TransferStats)
-    failure: tuple[str, int] = ("the room failed", 500)
+    failure: tuple[str, int] = ("prefill has ended the request and keeps no record of it", 500)
 
     @property
     def is_live(self) -> bool:

@@ -62,6 +62,10 @@ class TransferAgent:
         self._pools = pools
         self._peers: dict[str, Peer] = {}
 
+    def use_on_this_thread(self) -> None:
+        """Make the pools' device the calling thread's own; CUDA keeps one for each thread."""
+        _select_device(self._pools.pages)
+
     def metadata(self) -> bytes:
         """What a peer needs to reach this agent and its registered pools."""
         blob: bytes = self._agent.get_agent_metadata()

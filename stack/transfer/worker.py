@@ -146,6 +146,7 @@ class TransferWorker:
         return self._thread.is_alive()
 
     def _run(self) -> None:
+        self._agent.use_on_this_thread()
         while not (self._closing and not self._running and not any(p.error for p in self._peers.values())):
             self._obey()
             self._post_ready()
