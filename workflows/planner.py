@@ -114,7 +114,9 @@ class _Planner:
     def _processes(self) -> tuple[ProcessPlan, ...]:
         suite, per = self._entry.suite, self._testbed.gpus_per_instance
         if self._testbed.placement == "colocated":
-            settings = stack.colocated_settings(self._settings)
+            settings = stack.colocated_settings(
+                self._settings, measures="prefill" if self._entry.suite_id == "prefill" else "decode"
+            )
             return (stack.instance("single", "single", settings, tuple(range(per))),)
         names = [f"p{i}" for i in range(suite.prefill)] + [f"d{i}" for i in range(suite.decode)]
         instances = [

@@ -42,8 +42,13 @@ def instance(
     )  # fmt: skip
 
 
-def colocated_settings(halves: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Both halves' settings for one instance: decode's, with the prompt side of prefill."""
+def colocated_settings(halves: dict[str, dict[str, Any]], *, measures: Literal["prefill", "decode"]) -> dict[str, Any]:
+    """Both halves' settings for one instance: those of the half that is measured come first.
+
+    Where decode is measured, the prompt side still comes from prefill, which has to keep states.
+    """
     prefill, decode = halves["prefill"], halves["decode"]
+    if measures == "prefill":
+        return {**decode, **prefill}
     prompt_side = ("cache.prefix", "scheduler.chunk_tokens", "scheduler.max_prefill_tokens", "scheduler.overlap")
     return {**prefill, **decode, **{path: prefill[path] for path in prompt_side if path in prefill}}
