@@ -6,6 +6,7 @@ monotonic clock, so that a jump of the wall clock changes nothing.
 
 import dataclasses
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -126,6 +127,7 @@ class Crew:
 
     def _measure(self, until: float) -> None:
         write_json(self._attempt.folder / "workload.json", self._plan.client.workload)
+        self._start_sampler()
         client = self._client = self._start("client", self._plan.client.command, {})
         while client.poll() is None:
             self._watch("while it was measured")
@@ -141,6 +143,12 @@ class Crew:
             default = ("client_died", f"the load client ended with code {client.returncode}")
             kind, sentence = CLIENT_EXITS.get(client.returncode, default)
             raise SessionError(kind, f"{sentence}: {self._last_line('client')}")
+
+    def _start_sampler(self) -> None:
+        """Where GPUs are used, what they do is recorded; without its file the session breaks a validity rule."""
+        if any(process.gpus for process in self._plan.processes):
+            command = ("{python}", "-m", "workloads.gpu_samples", "--out", "{dir}/gpu.jsonl", "--own", str(os.getpid()))
+            self._start("gpu_samples", command, {})
 
     def _watch(self, when: str) -> None:
         self._check_interrupt()
