@@ -20,7 +20,6 @@ from reports.material import Material, collect
 from reports.page.render import render
 from reports.results import Results, load_results
 from reports.tables.catalog import TABLES
-from reports.tables.table import Table
 
 Say = Callable[[str], None]
 
@@ -37,11 +36,12 @@ def build(folder: Path, page: Path, say: Say) -> Results:
     say(f"{len(results.sessions)} sessions, {valid} of them valid, in {len(results.cells)} cells")
     material = collect(results)
     tables = {table.name: table for table in (make(material) for make in TABLES)}
+    for table in tables.values():
+        _write(page.parent / "tables" / f"{table.name}.csv", table.csv().encode())
     drawn = _draw(material, say)
-    text = render(material, tables, drawn)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    _write_files(page.parent, tables, drawn)
-    _write(page, text.encode())
+    for one in drawn:
+        _write_figure(page.parent / "figures", one)
+    _write(page, render(material, tables, drawn).encode())
     say(f"{len(tables)} tables and {sum(bool(one.svg) for one in drawn)} figures beside {page}")
     return results
 
@@ -90,22 +90,19 @@ def _draw(material: Material, say: Say) -> list[Drawn]:
     return drawn
 
 
-def _write_files(folder: Path, tables: dict[str, Table], drawn: Sequence[Drawn]) -> None:
-    for name in ("tables", "figures"):
-        (folder / name).mkdir(exist_ok=True)
-    for table in tables.values():
-        _write(folder / "tables" / f"{table.name}.csv", table.csv().encode())
-    for one in drawn:
-        for ending, content in (("svg", one.svg.encode()), ("png", one.png)):
-            file = folder / "figures" / f"{one.spec.name}.{ending}"
-            if content:
-                _write(file, content)
-            else:
-                file.unlink(missing_ok=True)
+def _write_figure(folder: Path, one: Drawn) -> None:
+    """Both forms; a figure that is not drawn any more takes its old files away."""
+    for ending, content in (("svg", one.svg.encode()), ("png", one.png)):
+        file = folder / f"{one.spec.name}.{ending}"
+        if content:
+            _write(file, content)
+        else:
+            file.unlink(missing_ok=True)
 
 
 def _write(file: Path, content: bytes) -> None:
     """Whole or not at all: a reader, and a full disk, find the old file or the new one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         beside.write_bytes(content)

@@ -14,10 +14,10 @@ _HEADERS = {
     "ours": "ours",
     "unit": "unit",
     "relative": "ours / published",
+    "verdict": "verdict",
     "interval": "95 % interval of it",
     "sessions": "n",
     "band": "band",
-    "verdict": "verdict",
     "reason": "why",
     "source": "where it is printed",
 }

@@ -112,8 +112,8 @@ def _row(
         "published_over_row_before": published_step,
         f"ours_{spec.latency}": latency.value,
         f"published_{spec.latency}": published_latency,
-        "ours_running_limit": limit.value,
-        "published_running_limit": published_limit,
+        "ours_running_limit": _whole(limit.value),
+        "published_running_limit": _whole(published_limit),
         "verdict": verdict,
         "reason": reason,
     }

@@ -46,7 +46,7 @@ def memory_table(material: Material) -> Table:
         title="Memory of our instances",
         caption="From the engine's step log: what the memory plan gave to pages and to state slots, and the median "
         "share in use inside the measured windows (pages that only the prefix cache holds are not in use).",
-        frame=pd.DataFrame(rows),
+        frame=pd.DataFrame(rows).astype({"running_limit": "Int64"}) if rows else pd.DataFrame(),
         headers={
             "cell": "cell",
             "instance": "instance",

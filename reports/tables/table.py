@@ -47,7 +47,7 @@ class Table:
 
 def show(value: Any) -> str:
     """A value as text: four significant digits for a small number, whole numbers with separators, a dash for none."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ABSENT
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -81,4 +81,4 @@ def _number(value: float) -> str:
         return f"{value:.1f}"
     if size >= 1 or value == 0:
         return f"{value:.2f}"
-    return f"{value:.3g}"
+    return f"{value:.3f}" if size >= 0.1 else f"{value:.3g}"

@@ -1,0 +1,221 @@
+"""The whole build over small trees of results: what stands on the page is what the sessions say, and nothing else."""
+
+import base64
+import csv
+import errno
+import html
+import io
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from reports.build import main
+from reports.headline import headline
+from reports.material import collect
+from reports.results import load_results
+from tests.support.chromium import CHROMIUM, look_at
+from tests.support.result_tree import REAL, TINY, ResultTree
+
+PHASES = {"draft": 9.0, "verify": 60.0, "accept": 1.0, "commit": 2.0}
+NEVER = (771177.25, 883388.5, 994499.75)
+"""Values that only invalid and failed sessions have."""
+
+
+def _full_tree(root: Path) -> ResultTree:
+    """A made-up machine on which decode comes out as published, and prefill half as fast as it should."""
+    tree = ResultTree(root, "full", REAL)
+    for index, base in enumerate((2782.0, 2790.0, 2775.0)):
+        tree.add("decode/baseline/sp99_9", index, metrics={"output_tok_s": base, "tpot_mean_ms": 16.0 + index})
+        best = {"output_tok_s": base * (4.32 + 0.01 * index), "tpot_mean_ms": 10.0, "accept_length": 7.0}
+        name = "decode/dflash2_tuned_moe_dsa_partial/sp99_9"
+        tree.add(name, index, metrics=best, prefix="kv_radix", running_limit=132, phases_ms=PHASES)
+        tree.add("prefill/baseline/prefill_only", index, metrics={"input_tok_s": 23000.0 + index, "ttft_mean_s": 5.6})
+        name = "prefill/fp8_comm_fusion_scheduling/prefill_only"
+        tree.add(name, index, metrics={"input_tok_s": 24000.0 + index, "ttft_mean_s": 5.5})
+    tree.add("integrated/baseline/sp50", metrics={"output_tok_s": 2000.0, "ttft_mean_s": 2.5})
+    tree.add("integrated/optimized/sp50", metrics={"output_tok_s": 4200.0, "ttft_mean_s": 4.6, "ttft_p99_s": 7.5})
+    bad = {"output_tok_s": NEVER[0], "ttft_mean_s": NEVER[1]}
+    reasons = ("errors: 3 of 8 <requests> failed",)
+    tree.add("integrated/optimized/sp0", metrics=bad, verdict="INVALID", reasons=reasons)
+    dead = {
+        "status": "failed",
+        "kind": "died",
+        "reason": "d0 died with exit code 7",
+        "log_tail": {"d0": ["last & words"]},
+    }
+    tree.add("decode/fp8_kv/sp99_9", metrics={"output_tok_s": NEVER[2], "tpot_mean_ms": NEVER[1]}, status=dead)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder of a page over the full tree."""
+    tree = _full_tree(tmp_path_factory.mktemp("full"))
+    out = tmp_path_factory.mktemp("out")
+    assert main([str(tree.folder), "--out", str(out / "report.html")]) == 0
+    return out
+
+
+@pytest.fixture
+def page(built):
+    return (built / "report.html").read_text()
+
+
+def rows(built: Path, table: str) -> dict[str, dict[str, str]]:
+    with (built / "tables" / f"{table}.csv").open() as file:
+        return {row.get("row") or row.get("id") or row["session"]: row for row in csv.DictReader(file)}
+
+
+def text_of(page: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", " ", page))
+
+
+def test_a_ratio_inside_its_band_is_reproduced_and_one_below_is_lower(built):
+    claims = rows(built, "claims")
+    assert claims["decode/dflash2_tuned_moe_dsa_partial/sp99_9:output_tok_s/baseline"]["verdict"] == "reproduced"
+    assert claims["prefill/fp8_comm_fusion_scheduling/prefill_only:input_tok_s/baseline"]["verdict"] == "lower"
+    assert claims["integrated/optimized/sp50:output_tok_s/baseline"]["verdict"] == "indicative"
+    assert claims["integrated/optimized/sp93_75:output_tok_s/baseline"]["verdict"] == "not run"
+
+
+def test_ladder_numbers_are_those_of_the_sessions(built):
+    ladder = rows(built, "ladder_decode")
+    last, base = ladder["dflash2_tuned_moe_dsa_partial"], ladder["baseline"]
+    assert float(base["ours"]) == pytest.approx((2782.0 * 2790.0 * 2775.0) ** (1 / 3))
+    assert float(last["ours_over_baseline"]) == pytest.approx((4.32 * 4.33 * 4.34) ** (1 / 3))
+    assert float(last["ours_over_baseline_low"]) < 4.32 < float(last["ours_over_baseline_high"])
+    assert (last["sessions"], last["published"]) == ("3", "12026.62")
+    limits = ("ours_running_limit", "published_running_limit")
+    assert [float(row[name]) for row in (last, base) for name in limits] == [132, 132, 56, 56]
+    assert list(ladder)[:3] == ["baseline", "fp8_kv", "fp8_kv_mtp516"]
+
+
+def test_the_first_screen_answers_the_question(page):
+    first = text_of(page[: page.index("<main>")])
+    assert "No: at least one headline ratio came out lower than published." in first
+    for words in ("4.32x", "4.33x", "reproduced", "2.06x", "lower", "n=3"):
+        assert words in first, words
+
+
+def test_an_invalid_or_failed_session_is_a_reason_and_never_a_number(built, page):
+    shown = [
+        page,
+        *(file.read_text() for folder in ("tables", "figures") for file in (built / folder).glob("*.[cs]*v*")),
+    ]
+    shown += [base64.b64decode(found).decode() for found in re.findall(r"base64,([A-Za-z0-9+/=]+)", page)]
+    assert any("4,200" in text for text in shown) and any("4200.0" in text for text in shown)
+    for value in NEVER:
+        whole = re.compile(f"{int(value):,}|{int(value)}|{value:.4g}")
+        assert not any(whole.search(text) for text in shown), value
+    text = text_of(page)
+    assert "errors: 3 of 8 <requests> failed" in text
+    assert "d0 died with exit code 7" in text and "last & words" in text
+    failures = rows(built, "failures")
+    assert failures["integrated/optimized/sp0 s0"]["outcome"] == "invalid"
+    assert failures["decode/fp8_kv/sp99_9 s0"]["outcome"] == "failed"
+
+
+def test_every_figure_lies_beside_the_page_in_both_forms(built):
+    names = {"topology", "prefix_sharing", "cycle", "tile_loop", "decode", "packet", "prefill", "integrated"}
+    assert {file.stem for file in (built / "figures").glob("*.svg")} == names
+    assert {file.stem for file in (built / "figures").glob("*.png")} == names
+    assert all(file.stat().st_size > 5000 for file in (built / "figures").iterdir())
+
+
+def test_figures_say_n_and_the_values_of_tables(built):
+    decode = (built / "figures" / "decode.svg").read_text()
+    assert "12,027 (4.32x)" in decode and "(4.33x) n=3" in decode and "not run" in decode
+    assert "100.0 ms for 7.00 tokens, 40 steps" in (built / "figures" / "cycle.svg").read_text()
+    assert "6 s" in (built / "figures" / "integrated.svg").read_text()
+    assert "66 iterations" in (built / "figures" / "tile_loop.svg").read_text()
+
+
+def test_what_gets_worse_stands_on_the_page(built):
+    text = (built / "tables" / "worsened.csv").read_text()
+    found = {(row["shared_prefix"], row["metric"]): row for row in csv.DictReader(io.StringIO(text))}
+    assert found["0 %", "TTFT mean, s"]["published_optimized"] == "4.0"
+    row = found["50 %", "TTFT mean, s"]
+    assert [row[name] for name in ("published_baseline", "published_optimized")] == ["2.59", "4.72"]
+    assert [row[name] for name in ("ours_baseline", "ours_optimized")] == ["2.5", "4.6"]
+    assert found["50 %", "TTFT P99, s"]["published_optimized"] == "7.56"
+
+
+def test_a_page_asks_for_nothing_and_carries_its_tables(built, page):
+    places = re.findall(r"""(?:src|href|action|data|poster)=["']([^"']*)["']|url\(([^)]*)\)|@import""", page)
+    assert {place[0] or place[1] for place in places if not (place[0] or place[1]).startswith(("#", "data:"))} == set()
+    assert "<script" not in page
+    linked = re.search(r'download="ladder_decode.csv" href="data:text/csv;charset=utf-8;base64,([^"]+)"', page)
+    assert linked and base64.b64decode(linked[1]).decode() == (built / "tables" / "ladder_decode.csv").read_text()
+
+
+def test_commands_are_shown_as_a_shell_takes_them(page):
+    assert "{python} -m stack.server {dir}/d0.json --set 'a b=1'" in text_of(page)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_browser_has_nothing_to_complain_about(built):
+    seen = look_at(built / "report.html", (1280, 390))
+    assert seen.problems == [] and seen.fetched == []
+    assert all(content <= viewport for viewport, content in seen.widths.items()), seen.widths
+    assert "headline ratio" in seen.text
+
+
+def test_one_session_is_enough_and_its_scale_is_said(tmp_path, capsys):
+    tree = ResultTree(tmp_path, "cpu", TINY)
+    tree.add("decode/baseline/sp99_9", metrics={"output_tok_s": 16.8, "tpot_mean_ms": 209.0})
+    (tree.folder / "decode" / "fp8_kv" / "sp99_9" / "s0").mkdir(parents=True)
+    shutil.copy(tree.folder / "decode/baseline/sp99_9/s0/plan.json", tree.folder / "decode/fp8_kv/sp99_9/s0/plan.json")
+    assert main([str(tree.folder)]) == 0
+    text = text_of((tree.folder / "report.html").read_text())
+    assert "Not yet: no headline ratio has been measured." in text
+    assert "Another scale (cpu-tiny): absolute values cannot be compared" in text
+    assert "not comparable" in text and "planned; it has no status yet" in text
+    assert "report " in capsys.readouterr().err
+
+
+def test_indicative_ratios_are_never_called_an_answer(tmp_path):
+    tree = ResultTree(tmp_path, "cpu", TINY)
+    tree.add("decode/baseline/sp99_9", metrics={"output_tok_s": 10.0})
+    tree.add("decode/dflash2_tuned_moe_dsa_partial/sp99_9", metrics={"output_tok_s": 43.2})
+    material = collect(load_results(tree.folder))
+    assert headline(material).answer.startswith("Not answered: this ran at another scale (cpu-tiny)")
+    decode = headline(material).cards[1].held
+    assert (decode.claim.published, decode.verdict.outcome) == (pytest.approx(4.32, abs=0.005), "indicative")
+
+
+@pytest.mark.parametrize("broken", ["status.json", "metrics.json", "plan.json"])
+def test_a_torn_file_makes_its_session_a_failed_one(tmp_path, broken):
+    tree = ResultTree(tmp_path, "cpu", TINY)
+    folder = tree.add("decode/baseline/sp99_9", metrics={"output_tok_s": NEVER[0]})
+    (folder / broken).write_text('{"half')
+    tree.add("decode/baseline/sp99_9", 1, metrics={"output_tok_s": 5.0})
+    first, second = load_results(tree.folder).sessions
+    assert (first.outcome, first.metrics, second.outcome) == ("failed", {}, "ok")
+    assert first.reason == f"{broken} cannot be read; run this session again"
+
+
+def test_a_folder_without_sessions_is_one_sentence(tmp_path, capsys):
+    for folder, words in ((tmp_path / "none", "does not exist"), (tmp_path, "no session has ended")):
+        assert main([str(folder)]) == 2
+        lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("report ")]
+        assert len(lines) == 1 and lines[0].startswith("error: ") and words in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_page(tmp_path, monkeypatch, capsys):
+    tree = ResultTree(tmp_path, "cpu", TINY)
+    tree.add("decode/baseline/sp99_9", metrics={"output_tok_s": 16.8})
+    page = tree.folder / "report.html"
+    page.write_text("old")
+
+    def full(_path: Path, _content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert main([str(tree.folder)]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and "No space left on device" in error and "free some space" in error
+    assert page.read_text() == "old" and not [f for f in tree.folder.rglob(".*") if f.is_file()]
