@@ -70,6 +70,15 @@ def definition_code(root: Path = ROOT) -> str:
     return total.hexdigest()[:12]
 
 
+def drawing_code(root: Path = ROOT) -> str:
+    """Twelve hex digits over everything in `reports/`: captions and styles count here."""
+    total = hashlib.sha256()
+    for path in sorted((root / "reports").rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            total.update(path.read_bytes())
+    return total.hexdigest()[:12]
+
+
 @functools.cache
 def _code_digest(root: Path, folders: tuple[str, ...], is_cpu: bool) -> str:
     total = hashlib.sha256()

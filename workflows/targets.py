@@ -10,7 +10,7 @@ from typing import Any
 from workflows.blocks import order
 from workflows.catalog import Catalog, CatalogRow, load_catalog
 from workflows.errors import WorkflowError
-from workflows.identity import MEASURE_VERSION, definition_code, measured_code
+from workflows.identity import MEASURE_VERSION, definition_code, digest, drawing_code, measured_code
 from workflows.plan import Plan
 from workflows.planner import plan_session
 from workflows.resolution import Resolution, resolve
@@ -68,6 +68,11 @@ class Selection:
     def metric_definitions(self) -> str:
         """Digest of what turns records into values."""
         return definition_code()
+
+    @property
+    def report_code(self) -> str:
+        """Digest of what draws the report, and of the rows that are known but not measured."""
+        return f"{drawing_code()}-{digest([r.entry.name + r.status for r in self.resolutions])}"
 
     @property
     def folder(self) -> str:

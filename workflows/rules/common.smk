@@ -7,5 +7,8 @@ RESULT = f"results/{selection.folder}/{{suite}}/{{row}}/{{workload}}/s{{session}
 
 localrules:
     report,
+    tables,
+    figures,
+    claims,
     build,
     all,

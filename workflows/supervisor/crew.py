@@ -19,7 +19,7 @@ from workflows.attempt import Attempt
 from workflows.errors import SessionError
 from workflows.plan import Plan, ProcessPlan
 from workflows.supervisor import host, ports, processes
-from workflows.supervisor.readiness import look
+from workflows.supervisor.readiness import look, told
 from workloads.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -71,6 +71,7 @@ class Crew:
             ready = time.monotonic()
             attempt.say(f"{len(self._members)} processes ready after {ready - started:.1f} s; measuring")
             attempt.provenance["timings_s"]["ready"] = ready - started
+            attempt.provenance["instances"] = self._instances()
             self._measure(ready + self._plan.limits.deadline_s)
             attempt.provenance["timings_s"]["measure"] = time.monotonic() - ready
         finally:
@@ -124,6 +125,15 @@ class Crew:
                 limit = self._plan.limits.ready_timeout_s
                 raise SessionError("not_ready", f"not ready within {limit:.0f} s: {slow}")
             time.sleep(POLL_S)
+
+    def _instances(self) -> dict[str, dict[str, object]]:
+        """What each instance says it planned for memory and bound for each op; nothing where an engine says neither."""
+        found = {}
+        for member in self._members:
+            if member.plan.role != "router":
+                info = told(self._block.ports[member.plan.ports[0]], "/server_info")
+                found[member.plan.name] = {name: info[name] for name in ("plan", "impls") if info.get(name)}
+        return found
 
     def _measure(self, until: float) -> None:
         write_json(self._attempt.folder / "workload.json", self._plan.client.workload)

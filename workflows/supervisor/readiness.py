@@ -6,6 +6,7 @@ A status of 200 is not enough for a router, which answers before its workers do.
 import http.client
 import json
 from dataclasses import dataclass
+from typing import Any
 
 TIMEOUT_S = 3.0
 
@@ -34,6 +35,20 @@ def look(port: int, path: str, healthy_workers: int | None = None) -> Probe:
     if healthy_workers is None:
         return Probe(True, f"{path} answers 200")
     return _count(body, path, healthy_workers)
+
+
+def told(port: int, path: str) -> dict[str, Any]:
+    """The JSON object that one GET on loopback brings, empty where there is none; never raises."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = json.loads(response.read(1 << 20)) if response.status == 200 else {}
+    except (OSError, http.client.HTTPException, ValueError):
+        return {}
+    finally:
+        connection.close()
+    return body if isinstance(body, dict) else {}
 
 
 def _count(body: bytes, path: str, wanted: int) -> Probe:
