@@ -13,9 +13,6 @@ configfile: "workflows/config/config.yaml"
 validate(config, "workflows/config/schemas/config.schema.json")
 
 
-container: None
-
-
 wildcard_constraints:
     testbed=ID,
     suite=ID,
