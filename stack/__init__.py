@@ -1,0 +1,1 @@
+"""The serving engine: instances that prefill, decode, or do both."""

@@ -58,7 +58,7 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="no configuration file"):
         load(tmp_path / "absent.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(ConfigError, match="broken.json is not valid JSON"):
+    with pytest.raises(ConfigError, match=r"broken\.json is not valid JSON"):
         load(tmp_path / "broken.json")
 
 
