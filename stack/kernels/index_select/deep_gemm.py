@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stack.kernels.devices import hopper_only, package_missing
-from stack.kernels.index_select import triton_paged
+from stack.kernels.index_select import paged
 from stack.kernels.index_select.top_pools import index_width, prepared_queries, row_tiles, score_columns, top_pools
 
 MIN_ROWS = 64
@@ -84,13 +84,13 @@ def index_select(
 ) -> Tensor:
     """See the op's contract. Keys must be FP8."""
     if scale_NQ is None:
-        raise ValueError("deep_gemm scores FP8 index keys; use triton_paged for BF16 ones")
+        raise ValueError("deep_gemm scores FP8 index keys; use paged for BF16 ones")
     place = (page_table_SP, slot_R, request_T, position_T)
     rows, requests = q_THD.shape[0], slot_R.shape[0]
     pools = score_columns(max_context, kpool)
     stage_bytes = requests * pools * (codes_NQD.shape[2] + 4)
     if rows < MIN_ROWS * requests or stage_bytes > workspace_bytes // 4:
-        return triton_paged.index_select(
+        return paged.index_select(
             q_THD, w_TH, codes_NQD, scale_NQ, *place,
             kpool=kpool, budget=budget, max_context=max_context, workspace_bytes=workspace_bytes,
         )  # fmt: skip

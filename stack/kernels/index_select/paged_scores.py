@@ -1,17 +1,37 @@
 """Scores of pooled keys straight from their pages. Not an implementation of its own.
 
-A program scores one page at a time for a tile of neighbouring rows: rows of one request share every key that is read.
-Correct for any
-rows; the tile only decides how much is shared. T rows, H index heads, D index width, Q pools a page.
+A tile of neighbouring rows is scored together, a page of keys at a time: rows of one request share every key that is
+read. Correct for
+any rows; the tile only decides how much is shared. In Triton, or (`warpgroup`, FP8 under 32 heads) by `page_scores.cu`.
+T rows, H index heads, D index width, Q pools a page, P columns of a score row.
 """
 
-from typing import TYPE_CHECKING, Any
+import ctypes
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import triton
 import triton.language as tl
 
+from stack.kernels.cuda_source import CudaKernel
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+_SOURCE = Path(__file__).with_name("page_scores.cu")
+_FP8 = {rows: CudaKernel(_SOURCE, f"page_scores_{rows}", 2 * 64 * 128 + rows * 32 * 128) for rows in (8, 4, 1)}
+_BLOCKS = {8: 792, 4: 1056, 1: 1584}
+"""Blocks that a call aims at: two waves of what an H200 holds."""
+
+
+class ScoreArguments(ctypes.Structure):
+    """`ScoreArguments` of the source."""
+
+    _fields_: ClassVar[Any] = (
+        [(name, ctypes.c_void_p) for name in "q weight codes scales page_table slot request position out".split()]
+        + [(name, ctypes.c_int64) for name in "codes_page codes_row scales_page table_row out_row".split()]
+        + [(name, ctypes.c_int) for name in "rows kpool pools_a_page parts".split()]
+    )
 
 
 @triton.jit
@@ -64,12 +84,27 @@ def page_scores(
     *,
     kpool: int,
     rows_a_request: int,
+    warpgroup: bool = False,
 ) -> None:
     """Write the scores of every candidate pool of every row; other entries of `out_TP` stay as they are.
 
     `q_THD` contiguous, in the codes' dtype; `w_TH` FP32 contiguous with every factor but the key's scale.
     """
     rows, heads, head_dim = q_THD.shape
+    if warpgroup:
+        if scale_NQ is None or (heads, head_dim) != (32, 128):
+            raise ValueError("the warpgroup kernel scores FP8 keys of 128 channels under 32 heads")
+        tile = 8 if rows_a_request >= 8 else 4 if rows_a_request >= 4 else 1
+        parts = max(1, min(64, _BLOCKS[tile] // triton.cdiv(rows, tile)))
+        arguments = ScoreArguments(
+            q=q_THD.data_ptr(), weight=w_TH.data_ptr(), codes=codes_NQD.data_ptr(), scales=scale_NQ.data_ptr(),
+            page_table=page_table_SP.data_ptr(), slot=slot_R.data_ptr(), request=request_T.data_ptr(),
+            position=position_T.data_ptr(), out=out_TP.data_ptr(), codes_page=codes_NQD.stride(0),
+            codes_row=codes_NQD.stride(1), scales_page=scale_NQ.stride(0), table_row=page_table_SP.stride(0),
+            out_row=out_TP.stride(0), rows=rows, kpool=kpool, pools_a_page=codes_NQD.shape[1], parts=parts,
+        )  # fmt: skip
+        _FP8[tile].launch((triton.cdiv(rows, tile), parts, 1), 128, [arguments])
+        return
     tile = max(1, min(8, triton.next_power_of_2(rows_a_request)))
     tiles = triton.cdiv(rows, tile)
     parts = max(1, min(64, 1024 // tiles))

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from stack.kernels.devices import hopper_only, package_missing
 from stack.kernels.kda_chunk.fla_configs import chunk_kda_fwd
-from stack.kernels.kda_chunk.split_chunk import CHUNK, plan
+from stack.kernels.kda_chunk.segments import CHUNK, plan
 
 
 def missing(device: str) -> str | None:

@@ -9,8 +9,8 @@ from typing import Any
 
 PINNED: dict[str, tuple[dict[str, int], int, int]] = {
     "kda_gate_chunk_cumsum_vector_kernel": ({"BS": 32}, 4, 3),
-    "chunk_kda_fwd_kernel_intra_sub_chunk": ({}, 2, 2),
-    "chunk_kda_fwd_kernel_inter_solve_fused": ({"BK": 32}, 2, 3),
+    "chunk_kda_fwd_kernel_intra_sub_chunk": ({}, 1, 3),
+    "chunk_kda_fwd_kernel_inter_solve_fused": ({"BK": 32}, 1, 3),
     "recompute_w_u_fwd_kda_kernel": ({}, 4, 3),
     "chunk_gated_delta_rule_fwd_kernel_h_blockdim64": ({"BV": 32}, 4, 3),
     "chunk_gla_fwd_kernel_o": ({"BK": 64, "BV": 128}, 4, 3),

@@ -11,8 +11,8 @@ T rows, R requests, S segments, H heads, K = V = 128, C = 64 rows of a chunk. G 
 inside a chunk.
 """
 
-from dataclasses import dataclass
-from functools import lru_cache
+from ctypes import c_int64
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,96 +20,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only, package_missing
+from stack.kernels.kda_chunk.segments import CHUNK, Plan, plan
 
-CHUNK = 64
-TARGET_SEGMENTS = 16
-"""Segments of a pass that give 16 heads two blocks a multiprocessor (H200)."""
-MIN_CHUNKS = 16
-"""Shortest segment worth its summary."""
 COLUMNS = 64
+
+_GATES = CudaKernel(Path(__file__).with_name("gates.cu"), "kda_gates")
 
 
 def missing(device: str) -> str | None:
     """Needs Hopper and fla-core."""
     return hopper_only(device) or package_missing("fla.ops.kda")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Where a pass is cut, on the device. Rows of `segment_S4`: first row, end row, request, whether it is the
-    request's last."""
-
-    segment_S4: Tensor
-    summarised: Tensor
-    first_R1: Tensor
-    cu_seqlens: Tensor
-    chunk_indices: Tensor
-    rows: int
-
-
-@lru_cache(maxsize=16)
-def plan(lens: tuple[int, ...], device: torch.device) -> Plan:
-    """Cut requests of these lengths; cached, since every layer of a pass asks for the same."""
-    chunks = [-(-length // CHUNK) for length in lens]
-    each = max(MIN_CHUNKS, -(-sum(chunks) // TARGET_SEGMENTS))
-    segments: list[tuple[int, int, int, int]] = []
-    summarised: list[int] = []
-    indices: list[tuple[int, int]] = []
-    first, cu, begin = [0], [0], 0
-    for request, (length, count) in enumerate(zip(lens, chunks, strict=True)):
-        parts = max(1, count // each)
-        edges = [count * part // parts for part in range(parts + 1)]
-        for part in range(parts):
-            if part < parts - 1:
-                summarised.append(len(segments))
-            end = min(length, edges[part + 1] * CHUNK)
-            segments.append((begin + edges[part] * CHUNK, begin + end, request, int(part == parts - 1)))
-        first.append(len(segments))
-        indices += [(request, chunk) for chunk in range(count)]
-        begin += length
-        cu.append(begin)
-
-    def on_device(values: Any, dtype: torch.dtype) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
-
-    int32, int64 = torch.int32, torch.int64
-    return Plan(
-        on_device(segments, int32), on_device(summarised or [0], int32)[: len(summarised)], on_device(first, int32),
-        on_device(cu, int64), on_device(indices, int64), begin,
-    )  # fmt: skip
-
-
-@triton.jit
-def _gates(
-    f,
-    b,
-    a_log,
-    dt_bias,
-    g,
-    beta,
-    indices,
-    cu,
-    f_row,
-    f_head,
-    b_row,
-    lower_bound,
-    H: tl.constexpr,
-    K: tl.constexpr,
-    C: tl.constexpr,
-):
-    head = tl.program_id(1)
-    request, chunk = tl.load(indices + tl.program_id(0) * 2), tl.load(indices + tl.program_id(0) * 2 + 1)
-    row = tl.load(cu + request) + chunk * C + tl.arange(0, C)
-    inside = row < tl.load(cu + request + 1)
-    k = tl.arange(0, K)
-    x = tl.load(f + row[:, None] * f_row + head * f_head + k[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-    x = tl.exp(tl.load(a_log + head).to(tl.float32)) * (x + tl.load(dt_bias + head * K + k)[None, :])
-    log = lower_bound * 1.4426950408889634 / (1.0 + tl.exp(-x))
-    total = tl.cumsum(tl.where(inside[:, None], log, 0.0), axis=0)
-    tl.store(g + (row * H + head)[:, None] * K + k[None, :], total, mask=inside[:, None])
-    logit = tl.load(b + row * b_row + head, mask=inside, other=0.0).to(tl.float32)
-    tl.store(beta + row * H + head, 1.0 / (1.0 + tl.exp(-logit)), mask=inside)
 
 
 @triton.jit
@@ -243,12 +165,9 @@ def _gate_rows(
     heads, width = f_THD.shape[1:]
     g = torch.empty((cut.rows, heads, width), dtype=torch.float32, device=f_THD.device)
     beta = torch.empty((cut.rows, heads), dtype=torch.float32, device=f_THD.device)
-    grid: Any = (cut.chunk_indices.shape[0], heads)
-    strides = (f_THD.stride(0), f_THD.stride(1), b_TH.stride(0))
-    _gates[grid](
-        f_THD, b_TH, A_log_H, dt_bias_HD, g, beta, cut.chunk_indices, cut.cu_seqlens, *strides, lower_bound,
-        H=heads, K=width, C=CHUNK, num_warps=4,
-    )  # fmt: skip
+    rows = [f_THD, c_int64(f_THD.stride(0)), c_int64(f_THD.stride(1)), b_TH, c_int64(b_TH.stride(0))]
+    places = [A_log_H, dt_bias_HD, g, beta, cut.chunk_indices, cut.cu_seqlens, heads, lower_bound]
+    _GATES.launch((cut.chunk_indices.shape[0], heads, 1), 64, rows + places)
     return g, beta
 
 

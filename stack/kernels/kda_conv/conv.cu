@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int kD = 128, kRows = 32, kThreads = 256, kAhead = 4;
+constexpr int kD = 128, kRows = 32, kThreads = 256, kAhead = 3;
 
 __device__ __forceinline__ void unpack(const uint4& raw, float (&x)[8]) {
   const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
@@ -40,7 +40,7 @@ struct ConvArguments {
   float scale;
 };
 
-extern "C" __global__ void __launch_bounds__(kThreads) kda_conv(const __grid_constant__ ConvArguments a) {
+extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_conv(const __grid_constant__ ConvArguments a) {
   const int group = blockIdx.y * kThreads + threadIdx.x, groups = 3 * a.heads * kD / 8;
   if (group >= groups) return;  // whole warps: groups are a multiple of 48
   const int channel = group * 8, part = channel / (a.heads * kD), head = channel / kD % a.heads, d = channel % kD;
@@ -106,14 +106,30 @@ extern "C" __global__ void __launch_bounds__(kThreads) kda_conv(const __grid_con
 #pragma unroll
         for (int lane = 1; lane < 16; lane *= 2) square += __shfl_xor_sync(0xffffu << (threadIdx.x & 16), square, lane);
         if (part < 2) {
-          const float root = sqrtf(square + 1e-6f), gain = part == 0 ? a.scale : 1.f;
+          const float gain = __fdiv_rn(part == 0 ? a.scale : 1.f, sqrtf(square + 1e-6f));
 #pragma unroll
-          for (int c = 0; c < 8; ++c) u[c] = __fdiv_rn(u[c], root) * gain;
+          for (int c = 0; c < 8; ++c) u[c] *= gain;
         }
       }
       *reinterpret_cast<uint4*>(out + row * out_row) = pack(u);
     }
   }
+}
+
+// The norm alone, of contiguous head rows [rows, 128]: the last step of the unfused chain, with the same sums in the same order.
+extern "C" __global__ void __launch_bounds__(kThreads) kda_head_norm(const __nv_bfloat16* x, __nv_bfloat16* y, int64_t head_rows, float scale) {
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 8;
+  if (at >= head_rows * kD) return;
+  float u[8], square = 0.f;
+  unpack(*reinterpret_cast<const uint4*>(x + at), u);
+#pragma unroll
+  for (int c = 0; c < 8; ++c) square += u[c] * u[c];
+#pragma unroll
+  for (int lane = 1; lane < 16; lane *= 2) square += __shfl_xor_sync(0xffffu << (threadIdx.x & 16), square, lane);
+  const float gain = __fdiv_rn(scale, sqrtf(square + 1e-6f));
+#pragma unroll
+  for (int c = 0; c < 8; ++c) u[c] *= gain;
+  *reinterpret_cast<uint4*>(y + at) = pack(u);
 }
 
 // The last three inputs of each request into its window. One block a (request, head and part), a thread a channel.

@@ -159,63 +159,87 @@ struct StepArguments {
   float lower_bound, scale;
 };
 
-// Rows of one request for one head, a warp a row and part: convolution, SiLU, norms, decay and beta. The ring is written where `keep`, the window
-// where `kAdvance`.
+// Rows of one request for one head: convolution, SiLU, norms, decay and beta. Warp w has part w mod 4 (q, k, v, decay) of rows w / 4, w / 4 + 2, ..; all
+// that it reads is in flight before the first use. The ring is written where `keep`, the window where `kAdvance`.
 template <typename X, typename Conv, typename Weight, bool kAdvance>
 __device__ __forceinline__ void prepare(const StepArguments& a, Row* prepared, int head, int request, int width, int slot, int entry, bool keep) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp % 4, first = warp / 4;
   const int64_t part_size = static_cast<int64_t>(a.num_heads) * kD, channel = static_cast<int64_t>(head) * kD + lane * 4;
-  for (int task = warp; task < width * 4; task += kThreads / 32) {
-    const int w = task / 4, part = task % 4;  // q, k, v, decay
-    const int64_t row = static_cast<int64_t>(request) * width + w;
-    if (part == 3) {
-      const float pace = expf(static_cast<const float*>(a.a_log)[head]);
-      const float4 bias = load4(static_cast<const float*>(a.dt_bias) + channel), f = load4(static_cast<const X*>(a.f) + row * a.f_row + head * a.f_head + lane * 4);
-      const float4 log = make_float4(a.lower_bound * sigmoid(pace * (f.x + bias.x)), a.lower_bound * sigmoid(pace * (f.y + bias.y)),
-                                     a.lower_bound * sigmoid(pace * (f.z + bias.z)), a.lower_bound * sigmoid(pace * (f.w + bias.w)));
+  const int64_t row0 = static_cast<int64_t>(request) * width;
+  constexpr int kOwn = kAdvance ? 1 : kMaxRows / 2, kAll = kAdvance ? 1 : kMaxRows;
+  if (first >= width) return;
+  if (part == 3) {
+    float4 f[kOwn];
+    float b[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int w = first + 2 * i;
+      if (w < width) {
+        f[i] = load4(static_cast<const X*>(a.f) + (row0 + w) * a.f_row + head * a.f_head + lane * 4);
+        b[i] = to_float(static_cast<const X*>(a.b)[(row0 + w) * a.b_row + head]);
+      }
+    }
+    const float pace = expf(static_cast<const float*>(a.a_log)[head]);
+    const float4 bias = load4(static_cast<const float*>(a.dt_bias) + channel);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int w = first + 2 * i;
+      if (w >= width) break;
+      const float4 log = make_float4(a.lower_bound * sigmoid(pace * (f[i].x + bias.x)), a.lower_bound * sigmoid(pace * (f[i].y + bias.y)),
+                                     a.lower_bound * sigmoid(pace * (f[i].z + bias.z)), a.lower_bound * sigmoid(pace * (f[i].w + bias.w)));
       *channels(prepared[w].decay, lane) = decays(log);
       if (keep) store4(a.ring_g + entry * a.ring_g_entry + w * a.ring_g_row + channel, log);
       if (lane == 0) {
-        const float beta = sigmoid(to_float(static_cast<const X*>(a.b)[row * a.b_row + head]));
+        const float beta = sigmoid(b[i]);
         prepared[w].beta = beta;
         if (keep) a.ring_beta[entry * a.ring_beta_entry + w * a.ring_beta_row + head] = beta;
       }
-      continue;
     }
-    const int64_t at = part * part_size + channel;
-    Conv* window = static_cast<Conv*>(a.conv) + slot * a.conv_slot + head * a.conv_head + (part * kD + lane * 4) * 3;
-    const Weight* weight = static_cast<const Weight*>(a.weight) + at * 4;
-    const X* x = static_cast<const X*>(a.x) + row * a.x_row + at;
-    float past[4][3], now[4], u[4];
-    *reinterpret_cast<float4*>(now) = load4(x);
+    return;
+  }
+  const int64_t at = part * part_size + channel;
+  Conv* window = static_cast<Conv*>(a.conv) + slot * a.conv_slot + head * a.conv_head + (part * kD + lane * 4) * 3;
+  const X* x = static_cast<const X*>(a.x) + row0 * a.x_row + at;
+  float inputs[kAll + 3][4];  // three of the window, then the rows
+  float4 taps[4];
 #pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      if (w - 3 + i >= 0) {
-        const float4 before = load4(x + (i - 3) * a.x_row);
-        past[0][i] = before.x, past[1][i] = before.y, past[2][i] = before.z, past[3][i] = before.w;
-      } else {
+  for (int w = 0; w < kAll; ++w)
+    if (w < width) *reinterpret_cast<float4*>(inputs[w + 3]) = load4(x + w * a.x_row);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) past[c][i] = to_float(window[c * 3 + w + i]);
-      }
-    }
+  for (int i = 0; i < 3; ++i) {  // twelve neighbouring values, channel by channel
+    const float4 four = load4(window + i * 4);
+    const float values[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) inputs[(i * 4 + j) % 3][(i * 4 + j) / 3] = values[j];
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c) taps[c] = load4(static_cast<const Weight*>(a.weight) + (at + c) * 4);
+#pragma unroll
+  for (int i = 0; i < kAll; ++i) {
+    if (i % 2 != first && !kAdvance) continue;
+    if (i >= width) break;
+    float u[4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const float4 tap = load4(weight + c * 4);
-      const float y = __fmaf_rn(now[c], tap.w, __fmaf_rn(past[c][2], tap.z, __fmaf_rn(past[c][1], tap.y, __fmul_rn(past[c][0], tap.x))));
+      const float y = __fmaf_rn(inputs[i + 3][c], taps[c].w, __fmaf_rn(inputs[i + 2][c], taps[c].z, __fmaf_rn(inputs[i + 1][c], taps[c].y, __fmul_rn(inputs[i][c], taps[c].x))));
       u[c] = rounded<X>(y * sigmoid(y));
     }
     const float4 value = make_float4(u[0], u[1], u[2], u[3]);
-    if (part == 2) *reinterpret_cast<float4*>(prepared[w].v + lane * 4) = value;
-    else *channels(part == 0 ? prepared[w].q : prepared[w].k, lane) = normed(value, part == 0 ? a.scale : 1.f);
+    if (part == 2) *reinterpret_cast<float4*>(prepared[i].v + lane * 4) = value;
+    else *channels(part == 0 ? prepared[i].q : prepared[i].k, lane) = normed(value, part == 0 ? a.scale : 1.f);
     if (keep) {
-      store4(static_cast<Conv*>(a.ring_x) + entry * a.ring_x_entry + w * a.ring_x_row + at, make_float4(now[0], now[1], now[2], now[3]));
-      if (part > 0) store4(static_cast<X*>(part == 1 ? a.ring_k : a.ring_v) + entry * a.ring_k_entry + w * a.ring_k_row + channel, value);
+      store4(static_cast<Conv*>(a.ring_x) + entry * a.ring_x_entry + i * a.ring_x_row + at, make_float4(inputs[i + 3][0], inputs[i + 3][1], inputs[i + 3][2], inputs[i + 3][3]));
+      if (part > 0) store4(static_cast<X*>(part == 1 ? a.ring_k : a.ring_v) + entry * a.ring_k_entry + i * a.ring_k_row + channel, value);
     }
-    if constexpr (kAdvance) {
+  }
+  if constexpr (kAdvance) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        window[c * 3] = from_float<Conv>(past[c][1]), window[c * 3 + 1] = from_float<Conv>(past[c][2]), window[c * 3 + 2] = from_float<Conv>(now[c]);
-      }
+    for (int i = 0; i < 3; ++i) {
+      float4 four;
+      float* values = reinterpret_cast<float*>(&four);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) values[j] = inputs[(i * 4 + j) % 3 + 1][(i * 4 + j) / 3];
+      store4(window + i * 4, four);
     }
   }
 }
@@ -310,12 +334,7 @@ __device__ __forceinline__ void chunk_rows(const StepArguments& a) {
   // warp: 64 keys (half), 32 columns; lane: columns 4g .. 4g + 3, keys 16 step + 2t, 2t + 1, 2t + 8, 2t + 9
   const int half = warp / 4, first_column = warp % 4 * 32;
   const State* state = static_cast<const State*>(a.state) + slot * a.state_slot + head * a.state_head + first_column + g * 4;
-  FourOf<State> fragment[4][4];
-#pragma unroll
-  for (int step = 0; step < 4; ++step)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) fragment[step][i].load(state + (half * 64 + step * 16 + t * 2 + i % 2 + 8 * (i / 2)) * kD);
-
+  prefetch_state(static_cast<const State*>(a.state) + slot * a.state_slot + head * a.state_head);
   prepare<X, Conv, Weight, false>(a, s.rows, head, request, width, slot, entry, entry > 0);
   __syncthreads();
   if (threadIdx.x < kD) {
@@ -331,6 +350,11 @@ __device__ __forceinline__ void chunk_rows(const StepArguments& a) {
     }
   }
   __syncthreads();
+  FourOf<State> fragment[4][4];
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) fragment[step][i].load(state + (half * 64 + step * 16 + t * 2 + i % 2 + 8 * (i / 2)) * kD);
   float sums[4][4] = {}, pair[4] = {};
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
@@ -570,7 +594,7 @@ __device__ __forceinline__ void chunk_fold(const FoldArguments& a) {
   extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_verify_##suffix(const __grid_constant__ StepArguments a) {                    \
     rows<__nv_bfloat16, State, __nv_bfloat16, Weight, false>(a);                                                                         \
   }                                                                                                                                      \
-  extern "C" __global__ void __launch_bounds__(kThreads, 2) kda_verify_chunk_##suffix(const __grid_constant__ StepArguments a) {         \
+  extern "C" __global__ void __launch_bounds__(kThreads, sizeof(State) == 2 ? 3 : 2) kda_verify_chunk_##suffix(const __grid_constant__ StepArguments a) {         \
     chunk_rows<__nv_bfloat16, State, __nv_bfloat16, Weight>(a);                                                                          \
   }
 

@@ -1,17 +1,17 @@
 // The whole boundary between two sub-layers in one launch that reads and writes the residual streams in device memory once.
 //
-// Two kinds of blocks. A mixing block takes 32 tokens and 256 of their channels in all four streams: it writes the sub-layer's output back and adds its
+// Three kinds of blocks. A mixing block takes 32 tokens and 256 of their channels in all four streams: it writes the sub-layer's output back and adds its
 // share of the coefficients' product, on the tensor cores: 16 tokens are the rows of the instruction, a thread's eight neighbouring channels fill its
-// fragment (their order inside a product is free), and `fn` comes as one or two BF16 terms. A finishing block takes 8 tokens, a warp each: coefficients,
-// collapse, norm. Tokens are cut into slabs small enough for their streams to be still in the L2 cache when a slab is finished. Blocks take
-// their work in order from a ticket, and a finishing block waits for its slab's counter, so whatever it waits for has already started.
+// fragment (their order inside a product is free), and `fn` comes as one or two BF16 terms. A finishing block collapses and normalises two tokens, or
+// balances the mixing matrices of 64. Tokens are cut into slabs small enough for their streams to be still in the L2 cache when a slab is finished.
+// A finishing block waits for its slab's counter; blocks start in the order of their numbers, so whatever it waits for has already started.
 #include <cuda_bf16.h>
 #include <cstdint>
 
 namespace {
 
 constexpr int kStreams = 4, kThreads = 256, kWarps = 8, kRows = 24, kPadded = 25;
-constexpr int kMixTokens = 32, kMixChannels = 256, kEndTokens = 8, kMaxSplits = 16;
+constexpr int kMixTokens = 32, kMixChannels = 256, kEndTokens = 8, kBalanceTokens = 64, kMaxSplits = 16;
 
 __device__ __forceinline__ void unpack(const uint4& raw, float (&x)[8]) {
   const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
@@ -37,11 +37,6 @@ __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uin
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(0xfu, x, 1);
-  return x + __shfl_xor_sync(0xfu, x, 2);
-}
-
 struct Mix {
   float partial[kWarps][kMixTokens][kPadded];  // coefficients' sums and, last, the sum of squares
   float gains[kMixTokens][20];                 // post, then comb as [to][from]
@@ -58,9 +53,9 @@ struct BoundaryArguments {
   const void* norm_weight;
   __nv_bfloat16* x;
   float *next_post, *next_comb, *sums;  // sums: [tokens][splits][25]
-  int *ticket, *finished;               // zero before and after
+  int* finished;                        // a counter a slab, zero before and after
   int64_t y_row, streams_row;
-  int tokens, channels, terms, iters, weight_bf16, slab, splits, blocks;
+  int tokens, channels, terms, iters, weight_bf16, slab, splits;
   float hc_eps, norm_eps;
 };
 
@@ -71,6 +66,17 @@ __device__ __forceinline__ void mix(const BoundaryArguments& a, Mix& s, int firs
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int channel = split * kMixChannels + warp * 32 + t * 8;
   const bool writes = a.y != nullptr, in_width = channel < a.channels;
+  uint4 packed[4][kStreams], y_raw[4];
+  float square[4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const int64_t row = first_token + g + 8 * r;
+    const bool inside = row < a.tokens && in_width;
+#pragma unroll
+    for (int n = 0; n < kStreams; ++n)
+      packed[r][n] = inside ? __ldcs(reinterpret_cast<const uint4*>(a.streams + row * a.streams_row + n * a.channels + channel)) : make_uint4(0, 0, 0, 0);
+      y_raw[r] = inside && writes ? __ldcs(reinterpret_cast<const uint4*>(a.y + row * a.y_row + channel)) : make_uint4(0, 0, 0, 0);
+  }
   if (writes) {
     for (int i = threadIdx.x; i < kMixTokens * 20; i += kThreads) {
       const int token = i / 20, at = i % 20;
@@ -81,25 +87,14 @@ __device__ __forceinline__ void mix(const BoundaryArguments& a, Mix& s, int firs
     }
     __syncthreads();
   }
-  uint4 packed[4][kStreams];
-  float square[4];
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const int64_t row = first_token + g + 8 * r;
-    const bool inside = row < a.tokens && in_width;
-#pragma unroll
-    for (int n = 0; n < kStreams; ++n)
-      packed[r][n] = inside ? __ldcs(reinterpret_cast<const uint4*>(a.streams + row * a.streams_row + n * a.channels + channel)) : make_uint4(0, 0, 0, 0);
-  }
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     const int token = g + 8 * r;
     const int64_t row = first_token + token;
     const bool inside = row < a.tokens && in_width;
     if (writes) {
-      const uint4 raw = inside ? __ldcs(reinterpret_cast<const uint4*>(a.y + row * a.y_row + channel)) : make_uint4(0, 0, 0, 0);
       float y[8], x[kStreams][8];
-      unpack(raw, y);
+      unpack(y_raw[r], y);
 #pragma unroll
       for (int n = 0; n < kStreams; ++n) unpack(packed[r][n], x[n]);
 #pragma unroll
@@ -159,38 +154,52 @@ __device__ __forceinline__ void mix(const BoundaryArguments& a, Mix& s, int firs
   }
 }
 
-// Coefficients, collapse and norm of one token, one warp. Streams and sums were written by other blocks: they are read past the L1 cache.
-__device__ __forceinline__ void finish(const BoundaryArguments& a, int64_t row, int lane) {
-  float total = 0.f;
-  if (lane < kPadded) {
-    float part[kMaxSplits];
+// A coefficient's sum over the splits. Sums and streams were written by other blocks: they are read past the L1 cache.
+__device__ __forceinline__ float summed(const BoundaryArguments& a, int64_t row, int at) {
+  float part[kMaxSplits], total = 0.f;
 #pragma unroll
-    for (int i = 0; i < kMaxSplits; ++i) part[i] = i < a.splits ? __ldcg(a.sums + (row * a.splits + i) * kPadded + lane) : 0.f;
+  for (int i = 0; i < kMaxSplits; ++i) part[i] = i < a.splits ? __ldcg(a.sums + (row * a.splits + i) * kPadded + at) : 0.f;
 #pragma unroll
-    for (int i = 0; i < kMaxSplits; ++i) total += part[i];
+  for (int i = 0; i < kMaxSplits; ++i) total += part[i];
+  return total;
+}
+
+__device__ __forceinline__ float root_of(const BoundaryArguments& a, float square) {
+  return sqrtf(square / static_cast<float>(kStreams * a.channels) + a.norm_eps);
+}
+
+// Collapse and norm of two tokens, four warps each; every load of a lane is in flight before the first is used.
+__device__ __forceinline__ void finish(const BoundaryArguments& a, float (&squares)[kWarps], int64_t first_row) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = threadIdx.x % 128;
+  const int64_t row = first_row + warp / 4;
+  const bool inside = row < a.tokens;
+  constexpr int kSteps = 4;
+  uint4 raw[kSteps][kStreams];
+  if (inside) {
+    const __nv_bfloat16* from = a.streams + row * a.streams_row;
+#pragma unroll
+    for (int c = 0; c < kSteps; ++c) {
+      const int channel = (c * 128 + part) * 8;
+#pragma unroll
+      for (int n = 0; n < kStreams; ++n)
+        raw[c][n] = channel < a.channels ? __ldcg(reinterpret_cast<const uint4*>(from + n * a.channels + channel)) : make_uint4(0, 0, 0, 0);
+    }
   }
-  const float mean = __shfl_sync(~0u, total, kRows) / static_cast<float>(kStreams * a.channels);
-  total /= sqrtf(mean + a.norm_eps);
-  const int kind = lane < 4 ? 0 : lane < 8 ? 1 : 2;
-  const float coefficient = lane < kRows ? total * a.scale[kind] + a.base[lane] : 0.f;
-  const float open = sigmoid(coefficient) + a.hc_eps;
-  float pre[kStreams], square = 0.f;
+  uint4 collapsed[kSteps];
+  float square = 0.f;
+  if (inside) {
+    const float total = lane < kStreams + 1 ? summed(a, row, lane < kStreams ? lane : kRows) : 0.f;
+    const float root = root_of(a, __shfl_sync(~0u, total, kStreams));
+    const float open = lane < kStreams ? sigmoid(total / root * a.scale[0] + a.base[lane]) + a.hc_eps : 0.f;
+    float pre[kStreams];
 #pragma unroll
-  for (int n = 0; n < kStreams; ++n) pre[n] = __shfl_sync(~0u, open, n);
-  const __nv_bfloat16* from = a.streams + row * a.streams_row;
-  uint4 collapsed[16];
+    for (int n = 0; n < kStreams; ++n) pre[n] = __shfl_sync(~0u, open, n);
 #pragma unroll
-  for (int c = 0; c < 16; ++c) {
-    const int channel = (c * 32 + lane) * 8;
-    collapsed[c] = make_uint4(0, 0, 0, 0);
-    if (channel < a.channels) {
+    for (int c = 0; c < kSteps; ++c) {
       float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f}, x[8];
-      uint4 raw[kStreams];
-#pragma unroll
-      for (int n = 0; n < kStreams; ++n) raw[n] = __ldcg(reinterpret_cast<const uint4*>(from + n * a.channels + channel));
 #pragma unroll
       for (int n = 0; n < kStreams; ++n) {
-        unpack(raw[n], x);
+        unpack(raw[c][n], x);
 #pragma unroll
         for (int i = 0; i < 8; ++i) sum[i] += pre[n] * x[i];
       }
@@ -202,64 +211,80 @@ __device__ __forceinline__ void finish(const BoundaryArguments& a, int64_t row, 
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(~0u, square, step);
+  if (lane == 0) squares[warp] = square;
+  __syncthreads();
+  if (!inside) return;
+  square = 0.f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) square += squares[warp / 4 * 4 + i];
   const float inverse = 1.f / sqrtf(square / static_cast<float>(a.channels) + a.norm_eps);
 #pragma unroll
-  for (int c = 0; c < 16; ++c) {
-    const int channel = (c * 32 + lane) * 8;
-    if (channel < a.channels) {
-      float x[8], weight[8];
-      unpack(collapsed[c], x);
-      if (a.weight_bf16) {
-        unpack(*reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(a.norm_weight) + channel), weight);
-      } else {
+  for (int c = 0; c < kSteps; ++c) {
+    const int channel = (c * 128 + part) * 8;
+    if (channel >= a.channels) continue;
+    float x[8], weight[8];
+    unpack(collapsed[c], x);
+    if (a.weight_bf16) {
+      unpack(*reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(a.norm_weight) + channel), weight);
+    } else {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) weight[i] = static_cast<const float*>(a.norm_weight)[channel + i];
-      }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = weight[i] * x[i] * inverse;
-      __stcs(reinterpret_cast<uint4*>(a.x + row * a.channels + channel), pack(x));
+      for (int i = 0; i < 8; ++i) weight[i] = static_cast<const float*>(a.norm_weight)[channel + i];
     }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = weight[i] * x[i] * inverse;
+    __stcs(reinterpret_cast<uint4*>(a.x + row * a.channels + channel), pack(x));
   }
-  if (lane >= 4 && lane < 8) a.next_post[row * 4 + lane - 4] = 2.f * sigmoid(coefficient);
-  float c[4];
+}
+
+// What the next boundary needs of 64 tokens: `post`, and the mixing matrix after its Sinkhorn passes; a lane holds one row of a matrix.
+__device__ __forceinline__ void balance(const BoundaryArguments& a, int64_t first_row) {
+  const int lane = threadIdx.x % 4;
+  const int64_t row = first_row + threadIdx.x / 4;
+  const bool inside = row < a.tokens;
+  const unsigned quad = 0xfu << (threadIdx.x % 32 / 4 * 4);
+  if (!inside) return;
+  const float root = root_of(a, summed(a, row, kRows));
+  a.next_post[row * 4 + lane] = 2.f * sigmoid(summed(a, row, 4 + lane) / root * a.scale[1] + a.base[4 + lane]);
+  float c[4], peak = -INFINITY, sum = 0.f;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) c[j] = __shfl_sync(~0u, coefficient, 8 + (lane % 4) * 4 + j);
-  if (lane < 4) {  // a lane holds one row of the mixing matrix
-    const float peak = fmaxf(fmaxf(c[0], c[1]), fmaxf(c[2], c[3]));
-    float sum = 0.f;
+  for (int j = 0; j < 4; ++j) {
+    c[j] = summed(a, row, 8 + lane * 4 + j) / root * a.scale[2] + a.base[8 + lane * 4 + j];
+    peak = fmaxf(peak, c[j]);
+  }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) c[j] = expf(c[j] - peak), sum += c[j];
+  for (int j = 0; j < 4; ++j) c[j] = expf(c[j] - peak), sum += c[j];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) c[j] = c[j] / sum + a.hc_eps;
+  for (int j = 0; j < 4; ++j) c[j] = c[j] / sum + a.hc_eps;
+  auto columns = [&]() {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) c[j] = __fdividef(c[j], quad_sum(c[j]) + a.hc_eps);
-    for (int pass = 1; pass < a.iters; ++pass) {
-      const float across = __fdividef(1.f, c[0] + c[1] + c[2] + c[3] + a.hc_eps);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) c[j] *= across;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) c[j] = __fdividef(c[j], quad_sum(c[j]) + a.hc_eps);
+    for (int j = 0; j < 4; ++j) {
+      float down = c[j] + __shfl_xor_sync(quad, c[j], 1);
+      down += __shfl_xor_sync(quad, down, 2);
+      c[j] = __fdividef(c[j], down + a.hc_eps);
     }
-    *reinterpret_cast<float4*>(a.next_comb + row * 16 + lane * 4) = make_float4(c[0], c[1], c[2], c[3]);
+  };
+  columns();
+  for (int pass = 1; pass < a.iters; ++pass) {
+    const float across = __fdividef(1.f, c[0] + c[1] + c[2] + c[3] + a.hc_eps);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) c[j] *= across;
+    columns();
   }
+  *reinterpret_cast<float4*>(a.next_comb + row * 16 + lane * 4) = make_float4(c[0], c[1], c[2], c[3]);
 }
 
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, 2) mhc_boundary(const __grid_constant__ BoundaryArguments a) {
   __shared__ __align__(16) Mix shared;
-  __shared__ int ticket;
-  if (threadIdx.x == 0) {
-    ticket = atomicAdd(a.ticket, 1);
-    if (ticket == a.blocks - 1) *a.ticket = 0;
-  }
-  __syncthreads();
+  __shared__ float squares[2][kWarps];  // alternating, so that one barrier a pair of tokens is enough
   // order of work: mix(0), mix(1), end(0), mix(2), end(1), .. end(last)
   const int slabs = (a.tokens + a.slab - 1) / a.slab;
-  const int mixes = a.slab / kMixTokens * a.splits, ends = a.slab / kEndTokens;  // of a full slab
+  const int mixes = a.slab / kMixTokens * a.splits, ends = a.slab / kEndTokens + a.slab / kBalanceTokens;  // of a full slab
   const int last_tokens = a.tokens - (slabs - 1) * a.slab;
-  const int last_mixes = (last_tokens + kMixTokens - 1) / kMixTokens * a.splits, last_ends = (last_tokens + kEndTokens - 1) / kEndTokens;
-  int at = ticket, slab, index;
+  const int last_mixes = (last_tokens + kMixTokens - 1) / kMixTokens * a.splits, last_finishes = (last_tokens + kEndTokens - 1) / kEndTokens;
+  const int last_ends = last_finishes + (last_tokens + kBalanceTokens - 1) / kBalanceTokens;
+  int at = static_cast<int>(blockIdx.x), slab, index;
   bool is_mix;
   if (slabs == 1 || at < mixes) {
     is_mix = at < (slabs == 1 ? last_mixes : mixes);
@@ -296,8 +321,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) mhc_boundary(const __g
     while (done < needed);
   }
   __syncthreads();
-  const int64_t row = static_cast<int64_t>(slab) * a.slab + index * kEndTokens + threadIdx.x / 32;
-  if (row < a.tokens) finish(a, row, threadIdx.x % 32);
+  const int64_t first = static_cast<int64_t>(slab) * a.slab;
+  const int finishes = slab == slabs - 1 ? last_finishes : a.slab / kEndTokens;
+  if (index < finishes) {
+#pragma unroll 1
+    for (int pair = 0; pair < kEndTokens; pair += 2) finish(a, squares[pair / 2 % 2], first + index * kEndTokens + pair);
+  } else {
+    balance(a, first + (index - finishes) * kBalanceTokens);
+  }
   __syncthreads();
   if (threadIdx.x == 0) {
     const int all = needed + (slab == slabs - 1 ? last_ends : ends);

@@ -25,7 +25,7 @@ _SOURCE = Path(__file__).with_name("boundary.cu")
 _BOUNDARY = CudaKernel(_SOURCE, "mhc_boundary")
 _WRITE_BACK = CudaKernel(_SOURCE, "mhc_write_back")
 
-THREADS, MIX_TOKENS, MIX_CHANNELS, END_TOKENS = 256, 32, 256, 8
+THREADS, MIX_TOKENS, MIX_CHANNELS, END_TOKENS, BALANCE_TOKENS = 256, 32, 256, 8, 64
 SLAB = 512
 """Tokens whose streams (16 MiB at 4,096 channels) pass through the L2 cache together; a multiple of 32."""
 MAX_SLABS = 4096
@@ -38,10 +38,10 @@ class BoundaryArguments(ctypes.Structure):
     _fields_: ClassVar[Any] = (
         [
             (n, ctypes.c_void_p)
-            for n in "y streams post comb fn base scale norm_weight x next_post next_comb sums ticket finished".split()
+            for n in "y streams post comb fn base scale norm_weight x next_post next_comb sums finished".split()
         ]
         + [(n, ctypes.c_int64) for n in ("y_row", "streams_row")]
-        + [(n, ctypes.c_int) for n in "tokens channels terms iters weight_bf16 slab splits blocks".split()]
+        + [(n, ctypes.c_int) for n in "tokens channels terms iters weight_bf16 slab splits".split()]
         + [(n, ctypes.c_float) for n in ("hc_eps", "norm_eps")]
     )
 
@@ -74,15 +74,15 @@ def mhc_boundary(
     arguments = BoundaryArguments(
         streams=X_TNC.data_ptr(), fn=terms.data_ptr(), base=site.base_M.data_ptr(), scale=site.scale_3.data_ptr(),
         norm_weight=norm_weight_C.data_ptr(), x=x_TC.data_ptr(), next_post=next_post.data_ptr(),
-        next_comb=next_comb.data_ptr(), sums=sums.data_ptr(), ticket=counters.data_ptr(),
-        finished=counters[1:].data_ptr(), streams_row=X_TNC.stride(0), tokens=tokens, channels=channels,
-        terms=terms.shape[0], iters=iters, weight_bf16=norm_weight_C.dtype == torch.bfloat16, slab=SLAB, splits=splits,
-        blocks=_blocks(tokens, splits), hc_eps=hc_eps, norm_eps=norm_eps,
+        next_comb=next_comb.data_ptr(), sums=sums.data_ptr(), finished=counters.data_ptr(),
+        streams_row=X_TNC.stride(0), tokens=tokens, channels=channels,
+        terms=terms.shape[0], iters=iters, weight_bf16=norm_weight_C.dtype == torch.bfloat16, slab=SLAB,
+        splits=splits,  hc_eps=hc_eps, norm_eps=norm_eps,
     )  # fmt: skip
     if y_TC is not None and post_TN is not None and comb_TNN is not None:
         arguments.y, arguments.post, arguments.comb = y_TC.data_ptr(), post_TN.data_ptr(), comb_TNN.data_ptr()
         arguments.y_row = y_TC.stride(0)
-    _BOUNDARY.launch((arguments.blocks, 1, 1), THREADS, [arguments])
+    _BOUNDARY.launch((_blocks(tokens, splits), 1, 1), THREADS, [arguments])
     return X_TNC, x_TC, next_post, next_comb
 
 
@@ -150,18 +150,18 @@ def check_streams(X_TNC: "Tensor", y_TC: "Tensor | None") -> None:
 def _blocks(tokens: int, splits: int) -> int:
     """Work items of a call: mixing and finishing blocks of full slabs, then of the last one."""
     full, rest = (tokens - 1) // SLAB, (tokens - 1) % SLAB + 1
-    each = SLAB // MIX_TOKENS * splits + SLAB // END_TOKENS
-    return full * each + -(-rest // MIX_TOKENS) * splits + -(-rest // END_TOKENS)
+    each = SLAB // MIX_TOKENS * splits + SLAB // END_TOKENS + SLAB // BALANCE_TOKENS
+    return full * each + -(-rest // MIX_TOKENS) * splits + -(-rest // END_TOKENS) + -(-rest // BALANCE_TOKENS)
 
 
 @cache
 def _counters(device: "torch.device") -> "Tensor":
-    """A ticket and a counter a slab. Every launch leaves them zero; calls on one device must follow each other."""
+    """A counter a slab. Every launch leaves them zero; calls on one device must follow each other."""
     import torch
 
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("mhc_boundary must run once on this device before it is captured in a graph")
-    return torch.zeros(1 + MAX_SLABS, dtype=torch.int32, device=device)
+    return torch.zeros(MAX_SLABS, dtype=torch.int32, device=device)
 
 
 def _terms(fn_MD: "Tensor") -> "Tensor":

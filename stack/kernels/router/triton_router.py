@@ -109,7 +109,8 @@ def router(
     part_width = triton.cdiv(width, parts * INNER) * INNER
     _scores[grid](
         x_TC, terms, scores, rows, experts, width, x_TC.stride(0), part_width,
-        TERMS=terms.shape[0], E=padded, R=block, C=INNER, num_warps=4 if padded <= 128 else 8, num_stages=3 if padded <= 128 else 1,
+        TERMS=terms.shape[0], E=padded, R=block, C=INNER, num_warps=4 if padded <= 128 else 8,
+        num_stages=3 if padded <= 128 else 1,
     )  # fmt: skip
     rows_each = max(1, min(8, 1024 // padded))
     grid = (triton.cdiv(rows, rows_each),)

@@ -129,7 +129,7 @@ def test_segments(compiled: list[str], lens: tuple[int, ...], monkeypatch: pytes
         wide, wide, wide, wide, bf16(rows, 16), torch.zeros(16), torch.zeros(16, 128), state[:, :, 0], ints(requests),
         ints(requests + 1), torch.ones(requests, dtype=torch.bool), lower_bound=-5.0, extend_lens=lens,
     )  # fmt: skip
-    assert ("_summaries" in compiled) == (max(lens) > 2000) and {"_gates", "_entries", "_scan"} <= set(compiled)
+    assert ("_summaries" in compiled) == (max(lens) > 2000) and {"kda_gates", "_entries", "_scan"} <= set(compiled)
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])
@@ -165,11 +165,11 @@ def test_indexer(compiled: list[str], dtype: torch.dtype) -> None:
         *rows,
         ints(3), torch.zeros(6, dtype=torch.int64),
     )  # fmt: skip
-    impl("index_select", "triton_paged")(
-        bf16(6, 32, 128), torch.zeros(6, 32), codes, scales, table, *rows, kpool=4, budget=512, max_context=1000,
-        workspace_bytes=1 << 20,
-    )  # fmt: skip
+    bounds = {"kpool": 4, "budget": 512, "max_context": 1000, "workspace_bytes": 1 << 20}
+    for name in ("paged", "paged_wgmma") if dtype == FP8 else ("paged",):
+        impl("index_select", name)(bf16(6, 32, 128), torch.zeros(6, 32), codes, scales, table, *rows, **bounds)
     assert {"index_pool", "index_ring", "_score", "top_pools"} <= set(compiled)
+    assert ("page_scores_1" in compiled) == (dtype == FP8)
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])

@@ -98,7 +98,7 @@ def _linear_attention() -> Iterator[Check]:
     for lens, padding in (([5], 0), ([64, 1, 130], 7), ([300], 0)):
         for dtype in (F32, BF16):
             yield Check(
-                "kda_chunk", ("split_chunk", "fla_chunk"), f"{lens} + {padding} {dtype}",
+                "kda_chunk", ("split_chunk", "flash_kda", "fla_chunk"), f"{lens} + {padding} {dtype}",
                 lambda n=lens, p=padding, d=dtype: inputs.kda_chunk("cpu", n, p, 4, d), 1.5e-2,
             )  # fmt: skip
     for dtype in (F32, BF16):
@@ -131,7 +131,7 @@ def _index() -> Iterator[Check]:
         ([70, 66], [40, 300], 2),
     ):
         for fp8 in (True, False):
-            impls = ("deep_gemm", "triton_paged") if fp8 else ("triton_paged",)
+            impls = ("deep_gemm", "paged", "paged_wgmma") if fp8 else ("paged",)
             yield Check(
                 "index_select", impls, f"{lens} behind {prefix} fp8={fp8}",
                 lambda n=lens, p=prefix, x=padding, f=fp8: inputs.index_select("cpu", n, p, x, 256, f, budget=16), 2e-2,

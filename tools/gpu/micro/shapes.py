@@ -105,7 +105,7 @@ def _linear_attention() -> Iterator[Shape]:
     ):
         rows = sum(lens)
         yield Shape(
-            "kda_chunk", ("split_chunk", "fla_chunk"), f"{len(lens)} x {lens[0]}, 16 heads",
+            "kda_chunk", ("split_chunk", "flash_kda", "fla_chunk"), f"{len(lens)} x {lens[0]}, 16 heads",
             lambda n=lens: inputs.kda_chunk("cuda", n, 0, HEADS),
             rows * HEADS * 128 * 2 * 5, 0.0, BF16_RATE, anchor, target,
         )  # fmt: skip
@@ -164,7 +164,7 @@ def _index() -> Iterator[Shape]:
     ):
         pools = sum(n * (p + n / 2) / 4 for n, p in zip(lens, prefix, strict=True))
         yield Shape(
-            "index_select", ("deep_gemm", "triton_paged") if lens[0] > 8 else ("triton_paged",),
+            "index_select", ("deep_gemm", "paged", "paged_wgmma") if lens[0] > 8 else ("paged", "paged_wgmma"),
             f"{len(lens)} x {lens[0]} behind {prefix[0]}",
             lambda n=lens, p=prefix: inputs.index_select("cuda", n, p, 0, 256, True),
             sum(p / 4 * 132 for p in prefix), pools * 32 * 128 * 2.0, FP8_RATE, anchor,

@@ -21,7 +21,7 @@ def capture(function: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def median_us(graph: torch.cuda.CUDAGraph, budget_s: float = 0.4) -> float:
+def median_us(graph: torch.cuda.CUDAGraph, budget_s: float = 0.2) -> float:
     """Median time of a replay in microseconds, of 10 to 40 replays."""
     flush = torch.empty(64 * 2**20, dtype=torch.int32, device="cuda")
     graph.replay()

@@ -1,5 +1,4 @@
-"""Scores straight from the pages in Triton, then the CUDA top-k: decode, verify and short prefill passes; FP8 or BF16
-keys."""
+"""Scores straight from the pages, then the top-k: decode, verify and short prefill passes; FP8 or BF16 keys."""
 
 import torch
 from torch import Tensor
@@ -25,8 +24,9 @@ def index_select(
     budget: int,
     max_context: int,
     workspace_bytes: int,
+    warpgroup: bool = False,
 ) -> Tensor:
-    """See the op's contract."""
+    """See the op's contract; `warpgroup` picks the kernel of the scores."""
     rows, columns = q_THD.shape[0], score_columns(max_context, kpool)
     index_TW = torch.empty((rows, index_width(kpool, budget)), dtype=torch.int32, device=q_THD.device)
     query, weight = prepared_queries(q_THD, w_TH, fp8=scale_NQ is not None)
@@ -34,9 +34,8 @@ def index_select(
         score = torch.empty((tile.stop - tile.start, columns), dtype=torch.float32, device=q_THD.device)
         place = (page_table_SP, slot_R, request_T[tile], position_T[tile])
         a_request = -(-rows // slot_R.shape[0])
-        page_scores(
-            query[tile], weight[tile], codes_NQD, scale_NQ, *place, score, kpool=kpool, rows_a_request=a_request
-        )
+        shared = {"kpool": kpool, "rows_a_request": a_request}
+        page_scores(query[tile], weight[tile], codes_NQD, scale_NQ, *place, score, **shared, warpgroup=warpgroup)
         page_size = codes_NQD.shape[1] * kpool
         top_pools(score, *place, index_TW[tile], kpool=kpool, budget=budget, page_size=page_size)
     return index_TW
