@@ -48,6 +48,7 @@ class PrefillHandoff:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a peer that reconnects replaces its broken connection
         host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
         self._socket.setsockopt(zmq.IPV6, ":" in host)
         self.address = f"tcp://{host}:{self._socket.bind_to_random_port(f'tcp://{host}')}"

@@ -74,7 +74,7 @@ def _prefills() -> list[Scenario]:
 
 
 def _decodes() -> list[Scenario]:
-    long: dict[When, Fate] = {"prefill": "clean", "transfer": "clean", "decode": "exact"}
+    long: dict[When, Fate] = {"prefill": "either", "transfer": "either", "decode": "exact"}  # the router may retry
     rows = [Scenario("decode", when, "stops_shortly", "exact", ci=when == "decode") for when in STAGES]
     rows += [Scenario("decode", when, "stops_for_long", fate, "either") for when, fate in long.items()]
     rows += [Scenario("decode", when, "drains", "exact") for when in STAGES]
@@ -82,7 +82,7 @@ def _decodes() -> list[Scenario]:
         rows.append(Scenario("decode", "idle", how, "none", "none"))
         for when in STAGES:
             ci = (how, when) == ("worker_killed", "decode")
-            rows.append(Scenario("decode", when, how, "clean", "clean", ci=ci))
+            rows.append(Scenario("decode", when, how, "clean", "either", ci=ci))
     return rows
 
 

@@ -262,6 +262,7 @@ class Stage:
         code = self.second.wait_dead()
         assert code == 0, code
         self.second.restart()
+        self.wire.reconnect()
         self.cluster.wait_routed()
 
     def _recover(self) -> float:

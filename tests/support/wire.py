@@ -36,11 +36,13 @@ class Wire(threading.Thread):
         super().__init__(daemon=True)
         self.context = zmq.Context()
         self.front = self.context.socket(zmq.ROUTER)
+        self.front.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self.address = f"tcp://127.0.0.1:{self.front.bind_to_random_port('tcp://127.0.0.1')}"
         self.target = target
         self.backs: dict[bytes, zmq.Socket[bytes]] = {}
         self.treat: Treat = pass_on
         self.ending = False
+        self.stale = False
 
     def run(self) -> None:
         try:
@@ -52,6 +54,11 @@ class Wire(threading.Thread):
 
     def forward(self) -> None:
         while not self.ending:
+            if self.stale:
+                self.stale = False
+                for back in self.backs.values():
+                    back.close(0)
+                self.backs.clear()
             for sock in zmq.select([self.front, *self.backs.values()], [], [], 0.05)[0]:
                 if sock is self.front:
                     identity, body = self.front.recv_multipart()
@@ -72,6 +79,10 @@ class Wire(threading.Thread):
             self.backs[identity].setsockopt(zmq.IDENTITY, identity)
             self.backs[identity].connect(self.target())
         return self.backs[identity]
+
+    def reconnect(self) -> None:
+        """The target has a new address."""
+        self.stale = True
 
     def close(self) -> None:
         self.ending = True
