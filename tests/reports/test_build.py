@@ -133,6 +133,25 @@ def test_figures_say_n_and_the_values_of_tables(built):
     assert "66 iterations" in (built / "figures" / "tile_loop.svg").read_text()
 
 
+def test_memory_terms_and_bound_kernels_are_those_that_instances_told(built):
+    with (built / "tables" / "memory_terms.csv").open() as file:
+        terms = {row["cell"]: row for row in csv.DictReader(file)}
+    row = terms["decode/baseline/sp99_9"]
+    assert [float(row[name]) for name in ("target KV, MiB", "recurrent states, MiB", "sum, MiB", "budget, MiB")] == [
+        32.0,
+        16.0,
+        48.0,
+        64.0,
+    ]
+    with (built / "tables" / "kernels.csv").open() as file:
+        moe = next(csv.DictReader(file))
+    assert moe == {
+        "op": "moe",
+        "decode/baseline/sp99_9 p0": "torch_grouped",
+        "decode/baseline/sp99_9 d0": "reference",
+    }
+
+
 def test_what_gets_worse_stands_on_the_page(built):
     text = (built / "tables" / "worsened.csv").read_text()
     found = {(row["shared_prefix"], row["metric"]): row for row in csv.DictReader(io.StringIO(text))}

@@ -126,6 +126,18 @@ _PROVENANCE = {
     "machine": {"cpu": "a processor", "num_cpus": 2, "memory_gib": 23.5, "load_average": [0.1, 0.1, 0.1]},
     "packages": {"torch": "2.13.0", "nixl": "1.5.0", "triton": None},
     "gpus": [],
+    "instances": {
+        "p0": {"impls": {"moe": "torch_grouped", "sample": "reference"}},
+        "d0": {
+            "plan": {
+                "max_running": 56,
+                "budget_bytes": 2**26,
+                "bytes.target_KV": 2**25,
+                "bytes.recurrent_states": 2**24,
+            },
+            "impls": {"moe": "reference", "sample": "reference"},
+        },
+    },
 }
 
 
