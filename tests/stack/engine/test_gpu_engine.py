@@ -67,11 +67,16 @@ def test_the_same_run_twice_gives_the_same_tokens(tiny, prompts, eager):
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "captured"])
 @pytest.mark.parametrize("commit", ["replay", "snapshot"])
 @pytest.mark.parametrize("method", ["dflash2", "mtp"])
-def test_speculation_leaves_nearly_all_greedy_tokens_alone(tiny, prompts, eager, method, commit, graphs):
+def test_speculation_parts_from_plain_text_only_where_logits_are_close(tiny, prompts, eager, method, commit, graphs):
+    """Verify and plain decode round differently below FP32: a first difference needs a small gap, judged by the CPU."""
     settings = {"speculation.method": method, "speculation.commit": commit, "graphs.decode": graphs}
     found = _run(tiny, prompts, "cuda", settings)
-    agreeing = [_agreement(a, b) for a, b in zip(found, eager, strict=True)]
-    assert sum(agreeing) >= 0.8 * NEW * len(prompts), f"tokens before the first difference: {agreeing}"
+    parted = [(i, _agreement(a, b)) for i, (a, b) in enumerate(zip(found, eager, strict=True)) if a != b]
+    gaps = [abs(_gap(tiny, prompts[i], eager[i], found[i], at)) for i, at in parted]
+    print(
+        "first differences (prompt, token, logit gap):", [(*p, round(g, 3)) for p, g in zip(parted, gaps, strict=True)]
+    )
+    assert all(gap <= GAP for gap in gaps)
 
 
 def test_the_cpu_agrees_where_its_own_logits_leave_room(tiny, prompts, eager):
@@ -89,9 +94,9 @@ def _agreement(found, wanted) -> int:
     return next((i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b), len(wanted))
 
 
-def _gap(folder, prompt, cpu, gpu, at) -> float:
-    """The CPU's logit of its own token over that of the GPU's, at the first difference."""
-    text = [*prompt, *cpu[:at]]
+def _gap(folder, prompt, first, second, at) -> float:
+    """The CPU's logit of `first`'s token over that of `second`'s, where they part."""
+    text = [*prompt, *first[:at]]
     paths = {"model.path": str(folder), "model.device": "cpu", "model.compute_dtype": "float32"}
     with LocalEngine(with_settings(EngineConfig(), {**SIZES, **paths, "graphs.decode": False})) as engine:
         kept = []
@@ -99,4 +104,4 @@ def _gap(folder, prompt, cpu, gpu, at) -> float:
         logits = model.logits
         model.logits = lambda hidden: kept.append(logits(hidden)) or kept[-1]
         engine.generate([text], SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True))
-    return float(kept[0][0, cpu[at]] - kept[0][0, gpu[at]])
+    return float(kept[0][0, first[at]] - kept[0][0, second[at]])
