@@ -10,13 +10,13 @@ from reports.claims import Cell
 from reports.estimates import Estimate
 from reports.figures.figure import OURS_BAR, PUBLISHED_BAR, beside, canvas, room_for_labels
 from reports.material import Material
-from reports.tables.ladder import LadderSpec
+from reports.tables.ladder import LadderSpec, ladder_rows
 from reports.tables.table import show
 
 
 def draw_ladder(material: Material, spec: LadderSpec) -> Figure | str:
     """Four panels over the same rows; a row without a value says so in its place."""
-    rows = material.rows(spec.suite, spec.workload)
+    rows = ladder_rows(material, spec)
     cells = [Cell(spec.suite, row, spec.workload) for row in rows]
     figure = canvas(12.5, 1.5 + 0.44 * len(rows))
     panels = figure.subplots(1, 4, sharey=True, width_ratios=(1.25, 1.25, 1, 1))

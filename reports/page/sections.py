@@ -40,7 +40,8 @@ def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Dr
     commands = Part("logs", logs=[_commands(session) for session in material.results.sessions if session.provenance])
     return [
         Section("worse", "What gets worse", [], [worse]),
-        Section("decode", "Decode", [_NUMBERS], parts("ladder_decode", "figure:decode", "figure:prefix_sharing")),
+        Section("decode", "Decode", [_NUMBERS], parts("ladder_decode", "figure:decode", "figure:prefix_sharing",
+                                                           "leave_one_out")),
         Section("prefill", "Prefill", [], parts("ladder_prefill", "figure:prefill", "figure:packet")),
         Section("integrated", "3P1D", [], parts("figure:topology", "integrated_throughput", "integrated_latency",
                                                 "figure:integrated", "operating_points", "accuracy")),
@@ -49,7 +50,7 @@ def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Dr
                                                                  "mechanisms")),
         Section("memory", "Memory", [], parts("memory", "memory_terms", "memory_published")),
         Section("claims", "Claims", [], parts("claims", "claims_computed")),
-        Section("failures", "Sessions, validity, failures", [], [*failures, *parts("sessions", "validity")]),
+        Section("failures", "Sessions, validity, failures", [], [*failures, *parts("sessions", "levels", "validity")]),
         Section("provenance", "Provenance", [], [*parts("provenance", "versions"), commands]),
         Section("methods", "Methods", _METHODS, parts("definitions")),
     ]  # fmt: skip

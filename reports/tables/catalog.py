@@ -11,6 +11,7 @@ from reports.tables import (
     instances,
     integrated,
     ladder,
+    leave_one_out,
     mechanisms,
     memory,
     quality,
@@ -21,6 +22,7 @@ from reports.tables.table import Table
 TABLES: tuple[Callable[[Material], Table], ...] = (
     ladder.prefill_ladder,
     ladder.decode_ladder,
+    leave_one_out.leave_one_out,
     integrated.throughput,
     integrated.latencies,
     integrated.worsened,
@@ -37,6 +39,7 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     claims.computed_claims,
     claims.measured_claims,
     evidence.sessions_table,
+    evidence.levels_table,
     evidence.validity_table,
     evidence.failures_table,
     evidence.versions_table,

@@ -46,6 +46,23 @@ def sessions_table(material: Material) -> Table:
     )
 
 
+def levels_table(material: Material) -> Table:
+    """Service levels that a workload declares, and whether a valid session met them."""
+    rows = [
+        {"session": session.name, "level": level.get("slo"), "value": level.get("value"), "met": level.get("met")}
+        for session in material.results.sessions
+        if session.outcome == "ok"
+        for level in session.measured.get("slo", ())
+    ]
+    return Table(
+        name="levels",
+        title="Service levels",
+        caption="The published limits, held against each valid session; at another scale for orientation only.",
+        frame=pd.DataFrame(rows),
+        empty="No valid session declares a service level.",
+    )
+
+
 def validity_table(material: Material) -> Table:
     """Every rule of every session that got as far as being judged."""
     rows = [

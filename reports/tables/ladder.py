@@ -26,6 +26,9 @@ class LadderSpec:
 PREFILL = LadderSpec("prefill", "prefill_only", "input_tok_s", "ttft_mean_s", "mean TTFT, s", "Prefill ladder")
 DECODE = LadderSpec("decode", "sp99_9", "output_tok_s", "tpot_mean_ms", "mean TPOT, ms", "Decode ladder")
 
+VARIANT = "without_"
+"""Rows that begin so are everything on but one step; they stand in a table of their own."""
+
 _CAPTION = (
     "Rows in the published order, then rows of our own. Each row keeps the settings of the row it builds on. "
     "[ ] is the 95 % interval over sessions (starts of the servers), n their number; one session has no interval. "
@@ -43,9 +46,14 @@ def decode_ladder(material: Material) -> Table:
     return ladder_table(material, DECODE)
 
 
+def ladder_rows(material: Material, spec: LadderSpec) -> list[str]:
+    """The ladder from the baseline on, without variants."""
+    return [row for row in material.rows(spec.suite, spec.workload) if not row.startswith(VARIANT)]
+
+
 def ladder_table(material: Material, spec: LadderSpec) -> Table:
     """One row a cell of the suite: ours with interval and sessions, published, ratios to baseline and row before."""
-    rows = material.rows(spec.suite, spec.workload)
+    rows = ladder_rows(material, spec)
     published = [row for row in rows if material.find(Cell(spec.suite, row, spec.workload), spec.metric)]
     numbers, texts = [], []
     for row in rows:
@@ -120,7 +128,7 @@ def _row(
     text: dict[str, object] = {
         "row": cell.row,
         "published_over": times(published_over),
-        "ours_over": _times(over),
+        "ours_over": ratio_text(over),
         "published_step": times(published_step),
         "ours_step": times(step.value),
         "published": published,
@@ -134,7 +142,8 @@ def _row(
     return number, text
 
 
-def _times(estimate: Estimate) -> str:
+def ratio_text(estimate: Estimate) -> str:
+    """`4.32x [4.30, 4.35]`; without an interval the ratio alone."""
     interval = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else ""
     return times(estimate.value) + interval
 

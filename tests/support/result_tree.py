@@ -58,7 +58,9 @@ class ResultTree:
         if metrics is not None:
             rules = [{"rule": "errors", "verdict": "pass", "value": 0, "limit": 0, "source": "client", "reason": ""}]
             validity = {"verdict": verdict, "reasons": list(reasons), "rules": rules, "warnings": []}
-            _write(folder / "metrics.json", body | {"validity": validity, "metrics": metrics, "passes": [{}, {}]})
+            slo = [{"slo": "ttft mean < 6 s", "value": metrics.get("ttft_mean_s"), "met": True}]
+            measured = {"validity": validity, "metrics": metrics, "passes": [{}, {}], "slo": slo}
+            _write(folder / "metrics.json", body | measured)
         lines = list(_steps(prefix, running_limit, phases_ms, cycle_ms))
         (folder / "engine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder
