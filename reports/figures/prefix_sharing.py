@@ -60,7 +60,7 @@ def _draw(material: Material) -> Figure | str:
             if load and config and points:
                 found.setdefault(config["cache"]["prefix"] == "kv_radix", (session, load, points))
     if not found:
-        return "No valid decode session has an engine log, so there are no pages to count."
+        return "No valid session with a decode instance of its own has an engine log: there are no pages to count."
     figure = canvas(11.5, 4.3)
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
     for is_shared, (session, load, points) in sorted(found.items()):

@@ -1,4 +1,4 @@
-"""What everything on loses when one step is taken out. Published rows only ever add steps: nothing is printed for it."""
+"""What everything on loses when one step is taken out. Published rows only add steps: nothing is printed for it."""
 
 import pandas as pd
 

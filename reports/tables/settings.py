@@ -71,7 +71,7 @@ def _table(material: Material, half: str, published: tuple[Tree, Tree], rows: tu
     lines = []
     for name in dict.fromkeys([*published[0], *published[1]]):
         knob, read = _OURS.get(name, ("", None))
-        ours = [read(config) if read and config else None for config in configs]
+        ours = [_value(read, config) if read and config else None for config in configs]
         if name in _OBSERVED:
             knob, observe = _OBSERVED[name]
             ours = [observe(session) if session else None for session in sessions]
@@ -127,6 +127,14 @@ _OBSERVED: dict[str, tuple[str, Callable[[Session], Any]]] = {
     "max_running_requests": ("planned from cache.budget_bytes", _running_limit),
     "state_slots": ("planned from cache.budget_bytes", _state_slots),
 }
+
+
+def _value(read: Callable[[Tree], Any], config: Tree) -> Any:
+    """None where the configuration of an older session lacks the setting."""
+    try:
+        return read(config)
+    except KeyError:
+        return None
 
 
 def _word(value: Any) -> str:
