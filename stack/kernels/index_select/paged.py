@@ -34,8 +34,17 @@ def index_select(
         score = torch.empty((tile.stop - tile.start, columns), dtype=torch.float32, device=q_THD.device)
         place = (page_table_SP, slot_R, request_T[tile], position_T[tile])
         a_request = -(-rows // slot_R.shape[0])
-        shared = {"kpool": kpool, "rows_a_request": a_request}
-        page_scores(query[tile], weight[tile], codes_NQD, scale_NQ, *place, score, **shared, warpgroup=warpgroup)
+        page_scores(
+            query[tile],
+            weight[tile],
+            codes_NQD,
+            scale_NQ,
+            *place,
+            score,
+            kpool=kpool,
+            rows_a_request=a_request,
+            warpgroup=warpgroup,
+        )
         page_size = codes_NQD.shape[1] * kpool
         top_pools(score, *place, index_TW[tile], kpool=kpool, budget=budget, page_size=page_size)
     return index_TW

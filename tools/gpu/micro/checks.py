@@ -74,7 +74,7 @@ def _products() -> Iterator[Check]:
                 "router", ("triton_router",), f"{rows} x {experts} top-{top_k} {dtype}",
                 lambda r=rows, e=experts, k=top_k, d=dtype: inputs.router("cpu", r, e, k, 512, d), 1e-5,
             )  # fmt: skip
-    both = ("deep_gemm_contiguous", "triton_grouped")
+    both = ("by_rows", "deep_gemm_contiguous", "triton_grouped")
     for rows, experts, top_k in ((1, 8, 2), (9, 4, 2), (70, 8, 2), (90, 3, 3)):
         yield Check(
             "moe", both, f"{rows} rows, {experts} experts top-{top_k}",
@@ -98,7 +98,7 @@ def _linear_attention() -> Iterator[Check]:
     for lens, padding in (([5], 0), ([64, 1, 130], 7), ([300], 0)):
         for dtype in (F32, BF16):
             yield Check(
-                "kda_chunk", ("split_chunk", "flash_kda", "fla_chunk"), f"{lens} + {padding} {dtype}",
+                "kda_chunk", ("by_requests", "split_chunk", "flash_kda", "fla_chunk"), f"{lens} + {padding} {dtype}",
                 lambda n=lens, p=padding, d=dtype: inputs.kda_chunk("cpu", n, p, 4, d), 1.5e-2,
             )  # fmt: skip
     for dtype in (F32, BF16):

@@ -1,0 +1,61 @@
+"""The kernel bench: its inputs are valid, its comparison sees what it must, and on a GPU each implementation passes."""
+
+import pytest
+import torch
+
+from stack.kernels.catalog import OPS
+from tools.gpu.micro.__main__ import bound, check_rows, function
+from tools.gpu.micro.checks import Check, checks
+from tools.gpu.micro.compare import distance, move, run
+from tools.gpu.micro.shapes import shapes
+
+CHECKS = list(checks())
+QUICK = [check for check in CHECKS if check.op not in ("moe", "index_select")]
+
+
+def test_every_gpu_implementation_of_every_op_is_checked() -> None:
+    covered = {(check.op, impl) for check in CHECKS for impl in check.impls}
+    for op in OPS.values():
+        for impl in op.impls:
+            on_cpu_only = op.missing(impl, "cpu") is None and impl != "unfused"
+            assert (op.name, impl) in covered or on_cpu_only or impl.startswith("torch_"), f"{op.name}: {impl}"
+
+
+def test_every_timed_shape_names_an_implementation_and_has_a_floor() -> None:
+    for shape in shapes():
+        assert set(shape.impls) <= set(OPS[shape.op].impls)
+        assert shape.floor_us > 0
+
+
+@pytest.mark.parametrize("check", QUICK, ids=lambda check: f"{check.op}-{check.label}")
+def test_the_reference_accepts_the_inputs_of_every_check(check: Check) -> None:
+    torch.manual_seed(1)
+    results = run(function(check.op, "reference"), bound(check.build(), "reference"), "cpu")
+    assert results and all(bool(torch.isfinite(result.float()).all()) for result in results)
+
+
+def test_a_copy_keeps_strides_and_shared_storage() -> None:
+    wide = torch.arange(24.0).view(4, 6)
+    left, right = move([wide[:, :2], wide[:, 2:]], "cpu")
+    assert left.stride() == (6, 1) and left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
+    assert left.untyped_storage().data_ptr() != wide.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("got", [torch.tensor([1.0, float("nan")]), torch.tensor([1.0])])
+def test_a_nan_or_another_shape_is_infinitely_far(got: torch.Tensor) -> None:
+    assert distance(got, torch.tensor([1.0, 2.0])) == float("inf")
+
+
+def test_integers_count_what_differs() -> None:
+    assert distance(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 5])) == 0.25
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: f"{check.op}-{check.label}")
+def test_every_implementation_equals_its_reference(check: Check) -> None:
+    rows = check_rows(check, set())
+    ran = [row for row in rows if row["verdict"] != "missing"]
+    if not ran:
+        pytest.skip("; ".join(row["detail"] for row in rows))
+    assert [row for row in ran if row["verdict"] != "ok"] == []
