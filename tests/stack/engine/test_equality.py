@@ -58,7 +58,7 @@ def generate(checkpoint, asked, count, *, prefix, overlap, batch, swap):
         "scheduler.overlap": overlap,
         "cache.page_size": 64,
     }
-    config = with_settings(EngineConfig(), PLAIN | settings | {"cache.budget_bytes": 96 << 20})
+    config = with_settings(EngineConfig(), PLAIN | settings | {"cache.budget_bytes": (96 + 2 * len(asked)) << 20})
     engine = LocalEngine(config)
     with engine:
         hold = engine.scheduler.memory.cache.admit(
