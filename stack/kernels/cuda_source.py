@@ -2,7 +2,7 @@
 
 A kernel that needs what Triton cannot say (warpgroup matrix instructions with a register operand, clusters) is a
 `.cu` file
-beside the module that launches it. The cubin's name is the digest of its source, flags and compiler, so a packed
+beside the module that launches it. The cubin's name is the digest of its source and flags, so a packed
 cache can be carried to another
 machine and a stale one is never used. Knows no op and no tensor layout; compiling needs no GPU, launching does.
 """

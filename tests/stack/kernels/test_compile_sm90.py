@@ -53,8 +53,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return functools.partial(self.run, grid=grid, warmup=True)
 
     def compile_cuda(self: cuda_source.CudaKernel, grid: Any, threads: int, arguments: Any) -> None:
-        cubin = cuda_source.compile_source(self.source, self.defines)
-        assert self.name.encode() in cubin.read_bytes()
+        if cuda_source.compiler() is not None:
+            cubin = cuda_source.compile_source(self.source, self.defines)
+            assert self.name.encode() in cubin.read_bytes()
         names.append(self.name)
 
     from triton.runtime import driver
@@ -65,8 +66,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132), raising=True
     )
-    if cuda_source.compiler() is None:
-        pytest.skip("nvcc is not installed")
     return names
 
 
