@@ -1,10 +1,9 @@
 """CUDA C++ kernels: compiled by nvcc into a cubin, kept by content, loaded through the driver.
 
 A kernel that needs what Triton cannot say (warpgroup matrix instructions with a register operand, clusters) is a
-`.cu` file
-beside the module that launches it. The cubin's name is the digest of its source and flags, so a packed
-cache can be carried to another
-machine and a stale one is never used. Knows no op and no tensor layout; compiling needs no GPU, launching does.
+`.cu` file beside the module that launches it. The cubin's name is the digest of its source and flags, so a packed
+cache can be carried to another machine and a stale one is never used. Knows no op and no tensor layout; compiling
+needs no GPU, launching does.
 """
 
 import ctypes

@@ -2,8 +2,7 @@
 to the pages.
 
 The stage holds `requests x widest context` keys and never more than a quarter of the workspace: passes that need
-more, or that bring few
-rows a request, are scored from the pages. R requests, P pools of the widest request, T rows.
+more, or that bring few rows a request, are scored from the pages. R requests, P pools of the widest request, T rows.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """Scores of pooled keys straight from their pages. Not an implementation of its own.
 
 A tile of neighbouring rows is scored together, a page of keys at a time: rows of one request share every key that is
-read. Correct for
-any rows; the tile only decides how much is shared. In Triton, or (`warpgroup`, FP8 under 32 heads) by `page_scores.cu`.
+read. Correct for any rows; the tile only decides how much is shared. In Triton, or (`warpgroup`, FP8 under 32 heads)
+by `page_scores.cu`.
 T rows, H index heads, D index width, Q pools a page, P columns of a score row.
 """
 

@@ -1,5 +1,6 @@
 """Pools closed, then rings refreshed: two launches of one warp a row. Serves 128 channels, BF16 rows and rings, pools
-of at most 8."""
+of at most 8.
+"""
 
 import ctypes
 from pathlib import Path

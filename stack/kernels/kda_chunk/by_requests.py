@@ -2,8 +2,7 @@
 it idle.
 
 FlashKDA gives each sequence and head one block; its time follows the longest request, that of `split_chunk` the sum.
-On one H200, 32,768 tokens of
-16 heads: one request 3,646 against 2,017 us, eight equal ones 897 / 1,642.
+On one H200, 32,768 tokens of 16 heads: one request 3,646 against 2,017 us, eight equal ones 897 / 1,642.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,8 @@
 """FlashKDA (CUTLASS): two kernels, chunks prepared side by side, then one block a sequence and head.
 
 Best for passes of several requests; a single long one leaves most of the device idle, which is what `split_chunk` is
-for. It normalises q and
-k again and applies the gates itself; it keeps states transposed, so they are copied in and out. Needs a wheel that
-reads this PyTorch's tensors.
+for. It normalises q and k again and applies the gates itself; it keeps states transposed, so they are copied in and
+out. Needs a wheel that reads this PyTorch's tensors.
 """
 
 from typing import TYPE_CHECKING

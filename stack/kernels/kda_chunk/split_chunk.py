@@ -1,11 +1,9 @@
 """KDA prefill with long sequences cut into segments that run side by side.
 
 The rule is linear in the state: a segment maps it to `A S + B`. Chunks of 64 tokens are prepared all at once (fla's
-kernels: decays, triangular
-solves, W and U); then every segment but a request's last is summarised as (A, B), the summaries are chained into the
-state at each segment's entry, and
-all segments run at once, outputs and states together, the state in FP32 registers. No intermediate state goes to
-memory.
+kernels: decays, triangular solves, W and U); then every segment but a request's last is summarised as (A, B), the
+summaries are chained into the state at each segment's entry, and all segments run at once, outputs and states
+together, the state in FP32 registers. No intermediate state goes to memory.
 
 T rows, R requests, S segments, H heads, K = V = 128, C = 64 rows of a chunk. G is the running sum of log2 decays
 inside a chunk.

@@ -3,8 +3,7 @@
     S <- E_a S + sum_s (k_s E_a / E_s) u_s',  u as in `kda_verify.cuda_chunk`, E_t the product of decays up to row t
 
 Bound by reading and writing the states. Bits differ from stepping (operands of one product enter as two BF16 terms);
-`cuda_fold` is the
-exact form, and runs where snapshots hold the states already.
+`cuda_fold` is the exact form, and runs where snapshots hold the states already.
 """
 
 from pathlib import Path

@@ -4,10 +4,9 @@
                                                   o_t = (q_t E_t)'S + sum_{s<=t} (q_t . k_s E_t / E_s) u_s
 
 The state is read once, in the fragments of the product, and never changed: the kernel is bound by that read. Operands
-enter as
-two BF16 terms (relative error 2^-16), so outputs differ from stepping in their last bits; what it leaves in the ring
-does not.
-With snapshots the states after each row are wanted, and the stepping kernel runs. See `kda_step.cu`.
+enter as two BF16 terms (relative error 2^-16), so outputs differ from stepping in their last bits; what it leaves in
+the ring does not. With snapshots the states after each row are wanted, and the stepping kernel runs. See
+`kda_step.cu`.
 """
 
 from pathlib import Path

@@ -1,9 +1,8 @@
 """Grouped products in Triton for batches where reading the weights is the work: decode, verify, short prefill passes.
 
 The weight tile is the left operand, 128 rows of it, so that few tokens a tile still use warpgroup instructions on
-FP8; it arrives
-through TMA. Rows are sorted by expert and padded to the tile; activations are gathered in the first product. FP8 or
-BF16 experts.
+FP8; it arrives through TMA. Rows are sorted by expert and padded to the tile; activations are gathered in the first
+product. FP8 or BF16 experts.
 T tokens, K choices, C channels, I inner width, E experts, M sorted rows.
 """
 

@@ -1,8 +1,8 @@
 """Scores by tiles of rows and parts of the channels, then sums, choice and weights in a second kernel.
 
 The product is FP32-exact on the tensor cores: BF16 rows meet an FP32 weight as the sum of up to three BF16 terms,
-prepared
-once a weight, whose products are exact in FP32. Few rows are spread over the device by splitting the channels.
+prepared once a weight, whose products are exact in FP32. Few rows are spread over the device by splitting the
+channels.
 T rows, E experts padded to a power of two, K choices, C channels, S parts.
 """
 

@@ -1,11 +1,9 @@
 """Sparse attention on Hopper's warpgroup instructions, for prefill and decode, over BF16 or raw FP8 latents.
 
 Keys are the 64 rows of the matrix instruction, so 16 heads waste nothing, and FP8 products stay FP8: the warp-level
-instruction that a
-16-row tile would otherwise fall back to is emulated with FP16 on this architecture. FP8: q is quantised per head row
-to E4M3.
-`cuda_gather.cu` beside this has the kernel. Serves a latent width of 512 and strided page pools; page size a power of
-two.
+instruction that a 16-row tile would otherwise fall back to is emulated with FP16 on this architecture. FP8: q is
+quantised per head row to E4M3. `cuda_gather.cu` beside this has the kernel. Serves a latent width of 512 and strided
+page pools; page size a power of two.
 """
 
 from ctypes import c_int64

@@ -2,8 +2,7 @@
 scales.
 
 A builder returns `Call(args, kwargs, outputs)`; `outputs` picks the argument tensors that the op writes. All draws
-come from the default
-generator, so a seed and a device fix them.
+come from the default generator, so a seed and a device fix them.
 """
 
 from collections.abc import Callable
