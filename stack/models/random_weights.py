@@ -36,10 +36,10 @@ class RandomWeights:
     def tensor(
         self, name: str, shape: Sequence[int], *, mean: float = 0.0, std: float = 0.0, dtype: torch.dtype | None = None
     ) -> Tensor:
-        """A tensor from N(mean, std)."""
+        """A tensor from N(mean, std), rounded to the compute dtype as the release stores what it keeps wide."""
         if std == 0.0:
             return torch.full(tuple(shape), mean, dtype=dtype or self.dtype, device=self._device)
-        return self._normal(tuple(shape), dtype or self.dtype).mul_(std).add_(mean)
+        return self._normal(tuple(shape), self.dtype).mul_(std).add_(mean).to(dtype or self.dtype)
 
     def _stack(self, count: int, rows: int, inputs: int) -> Tensor | Fp8Weight:
         if self._is_fp8:
