@@ -87,7 +87,8 @@ def _settle(cell: GatedCell, measure: Measure | None) -> None:
     while not cell.invalid:
         if len(cell.candidate) >= policy.min_sessions:
             cell.verdict = verdict_of(cell.comparison, policy.max_regression)
-            if cell.verdict != "INCONCLUSIVE" or len(cell.candidate) >= policy.max_sessions:
+            is_open = cell.verdict == "INCONCLUSIVE" and cell.comparison.lower is not None
+            if not is_open or len(cell.candidate) >= policy.max_sessions:
                 break
         if measure is None:
             cell.note = cell.note or f"{len(cell.candidate)} sessions are there and {policy.min_sessions} are needed"

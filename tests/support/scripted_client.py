@@ -1,6 +1,7 @@
 """A load client that leaves the files of one: `scripted_client.py WORKLOAD.json --url URL --out FOLDER`.
 
-The workload may hold `seconds` (how long it works, waiting for SIGTERM) and `exit_code`.
+The workload may hold `seconds` (how long it works, waiting for SIGTERM) and `exit_code`. A file `speed.txt` in the
+checkout stands for how fast its engine is.
 """
 
 import argparse
@@ -27,7 +28,8 @@ def main() -> int:
     while time.monotonic() < until and not stopped:
         time.sleep(0.02)
     (options.out / "requests.parquet").write_text("stopped" if stopped else "whole")
-    (options.out / "client.json").write_text("{}")
+    speed = Path("speed.txt")
+    (options.out / "client.json").write_text(json.dumps({"speed": float(speed.read_text()) if speed.exists() else 1.0}))
     print(script.get("say", "done"), flush=True)
     return 130 if stopped else script.get("exit_code", 0)
 

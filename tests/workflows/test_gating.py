@@ -1,0 +1,87 @@
+"""`np1d gate` against a base commit: both sides measured in turn by the real command, with scripted servers.
+
+`speed.txt` stands for the engine of its commit; sessions of one speed vary by less than half a percent.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.support.harness_copy import Checkout
+
+GATE = ("gate", "decode/baseline", "--base", "HEAD~1", "--out", "gate/gate.json")
+
+pytestmark = pytest.mark.slow
+
+
+def commit(checkout: Checkout, speed: float, **client: object) -> None:
+    checkout.script({"baseline": {"client": client}})
+    (checkout.folder / "speed.txt").write_text(str(speed))
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.invalid")
+    for arguments in (("add", "--all", "--force", "."), (*identity, "commit", "-q", "-m", f"speed {speed}")):
+        subprocess.run(["git", *arguments], cwd=checkout.folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    made = Checkout(tmp_path)
+    (tmp_path / ".gitignore").write_text("/tmp/\n/results/\n/.cache/\n/.snakemake/\n__pycache__/\n")
+    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=tmp_path, check=True)
+    commit(made, 100.0)
+    return made
+
+
+def judged(checkout: Checkout) -> dict:
+    return json.loads((checkout.folder / "gate/gate.json").read_text())
+
+
+def test_a_slower_commit_fails_and_is_confirmed(checkout: Checkout) -> None:
+    commit(checkout, 90.0)
+    code, text = checkout.run(*GATE)
+    assert code == 1, text
+    (cell,) = judged(checkout)["cells"]
+    assert cell["verdict"] == "FAIL" and cell["method"] == "paired"
+    assert cell["ratio"] == pytest.approx(0.9, abs=0.01)
+    assert len(cell["candidate"]) == len(cell["baseline"]) == 4, "three sessions a side and one that confirms"
+    assert ET.parse(checkout.folder / "gate/gate.xml").getroot().get("failures") == "1"
+    assert checkout.left_alive() == []
+
+
+def test_an_equal_commit_passes_after_three_sessions_a_side(checkout: Checkout) -> None:
+    commit(checkout, 100.1)
+    code, text = checkout.run(*GATE)
+    assert code == 0, text
+    (cell,) = judged(checkout)["cells"]
+    assert len(cell["candidate"]) == 3
+    order = [line.split()[0] for line in text.splitlines() if "output_tok_s = " in line]
+    assert order == ["candidate", "baseline", "baseline", "candidate", "candidate", "baseline"], "ABBA"
+
+
+def test_a_candidate_whose_session_fails_is_invalid_and_never_passes(checkout: Checkout) -> None:
+    commit(checkout, 200.0, exit_code=4, say="pass 1 hit its deadline")
+    code, text = checkout.run(*GATE)
+    assert code == 3, text
+    assert "hit its deadline" in judged(checkout)["cells"][0]["reason"]
+
+
+def test_an_unknown_base_is_one_sentence(checkout: Checkout) -> None:
+    code, text = checkout.run("gate", "decode/baseline", "--base", "nowhere")
+    assert code == 2
+    assert text.splitlines()[-1].startswith("error: git rev-parse failed")
+
+
+def test_a_store_fills_up_and_then_judges(checkout: Checkout) -> None:
+    stored = ("gate", "decode/baseline", "--store", "baselines", "--update", "--out", "gate/gate.json")
+    code, text = checkout.run(*stored)
+    assert code == 4, "nothing to compare with is no pass"
+    assert text.count("output_tok_s = ") == 3, "and no reason to measure on"
+    added = int(next(line for line in text.splitlines() if "sessions added to the store" in line).split()[0])
+    assert added >= 3
+    assert checkout.run(*stored)[0] == 0
+    commit(checkout, 80.0)
+    code, text = checkout.run(*stored)
+    assert code == 1, text
+    assert "sessions added" not in text, "a failing commit never becomes the baseline"
