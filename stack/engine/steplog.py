@@ -36,7 +36,8 @@ class StepLog:
 
 
 def step_facts(plan: StepPlan, result: StepResult, width: int) -> Line:
-    """What one step ran and made."""
+    """What one step ran and made. `verify` counts rows that committed something: with overlap a request's row may run
+    once more after its limit, which says nothing about drafts."""
     made = sum(map(len, result.tokens))
     is_decode = plan.kind == "decode"
     facts: Line = {
@@ -50,7 +51,7 @@ def step_facts(plan: StepPlan, result: StepResult, width: int) -> Line:
     }
     if is_decode:
         facts["running"] = len(plan.decode_slots)
-        facts["verify"] = len(plan.decode_slots) if width > 1 else 0
+        facts["verify"] = sum(1 for tokens in result.tokens if tokens) if width > 1 else 0
         facts["accepted"] = sum(max(len(tokens) - 1, 0) for tokens in result.tokens) if width > 1 else 0
     return facts
 
