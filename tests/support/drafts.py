@@ -24,10 +24,10 @@ def known_text(prompts: Sequence[Sequence[int]], plain: Sequence[Sequence[int]])
     return text
 
 
-def watch_drafts(monkeypatch: pytest.MonkeyPatch, text: Tensor | None = None, keep: int = 7) -> DraftLog:
+def watch_drafts(monkeypatch: pytest.MonkeyPatch, text: Tensor | None = None, *, keep: int | None = None) -> DraftLog:
     """Log what the drafters guess. With `text` (row i is the request with seed i), verify sees that text instead.
 
-    About two of nine tokens are spoilt, by position, and everything behind the first `keep` of a block.
+    About two of nine tokens are spoilt, by position; or, with `keep`, everything behind the first `keep` of a block.
     """
     log: DraftLog = {}
     for speculator in (DFlash2Speculator, MtpSpeculator):
@@ -58,6 +58,8 @@ def _watched(honest, log, text, keep):
 def _taught(batch: DecodeBatch, seed_R: Tensor, text: Tensor, keep: int) -> Tensor:
     position_RE = batch.position_RW[:, 1:].long()
     token_RE = text[seed_R[:, None], position_RE.clamp(max=text.shape[1] - 1)]
-    spoilt = (position_RE * 7 + batch.position_RW[:, :1] * 3 + seed_R[:, None]) % 9 < 2
-    spoilt[:, keep:] = True
+    if keep is None:
+        spoilt = (position_RE * 7 + batch.position_RW[:, :1] * 3 + seed_R[:, None]) % 9 < 2
+    else:
+        spoilt = (torch.arange(position_RE.shape[1]) >= keep).expand_as(position_RE)
     return torch.where(spoilt, (token_RE + 1) % 1000, token_RE)

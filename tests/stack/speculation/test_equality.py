@@ -4,6 +4,8 @@ The drafts of random weights are always wrong, so known text, partly spoilt, tak
 from 1 to W occurs. States, windows, tails and the drafters' own caches are the real ones.
 """
 
+import time
+
 import pytest
 
 from stack.speculation.commit import StateCommit
@@ -51,6 +53,25 @@ def test_a_rollback_that_commits_too_much_is_caught_though_it_accepts(exact, pro
     found = _run(exact("dflash2"), prompts, greedy(len(prompts)))
     assert [tokens for tokens, _ in found] != plain
     assert sum(last.num_accepted_drafts for _, last in found) > 0
+
+
+@pytest.mark.parametrize("method", ["dflash2", "mtp718"])
+def test_steps_per_token_fall_as_acceptance_says(method, exact, prompts, greedy, plain, monkeypatch):
+    """With the first k drafts of each block right, n tokens take n / (k + 1) steps, rounded up."""
+    decoded, text = len(plain[0]) - 1, known_text(prompts[:1], plain[:1])
+    with single(exact(method, **{"scheduler.overlap": False})) as one:
+        one.run(prompts[:1], greedy(1))
+        for right in (0, 1, 3, 5, 7):
+            with monkeypatch.context() as patch:
+                watch_drafts(patch, text, keep=right)
+                begun_s = time.process_time()
+                [(tokens, last)] = one.run(prompts[:1], greedy(1))
+                per_token_ms = 1e3 * (time.process_time() - begun_s) / decoded
+            print(
+                f"{method}: {right} drafts right: {last.num_verify} steps, {per_token_ms:.1f} ms of processor time a token"
+            )
+            assert tokens == plain[0]
+            assert last.num_verify == -(-decoded // (right + 1))
 
 
 def test_limits_hold_inside_a_block(exact, prompts, greedy, plain, monkeypatch):
