@@ -5,7 +5,8 @@ link for each prefill instance, whatever names it is reached by; a link whose in
 process is known to be gone is dead. A room is one attempt: it never moves to another link.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
@@ -84,15 +85,15 @@ class _Link:
     address: str
     effects: DecodeEffects
     heard_s: float
+    seqs: Iterator[int]
+    """Shared by all links: prefill may remember the numbers of an earlier link to it."""
     life: _Life = _Life.GREETING
     stamp: float = 0.0
-    seq: int = 0
     beat_s: float = 0.0
     rooms: dict[int, DecodeRoom] = field(default_factory=dict)
 
     def next_seq(self) -> int:
-        self.seq += 1
-        return self.seq
+        return next(self.seqs)
 
     def say(self, message: ToPrefill) -> None:
         if self.life is not _Life.DEAD:
@@ -118,6 +119,7 @@ class DecodeCore:
         self._ended: dict[int, tuple[float, DecodeRoom]] = {}
         """Rooms that ended before they had memory; the engine may be about to reserve for them."""
         self._inbound = 0
+        self._seqs = itertools.count()
 
     def announce(self, place: Place, room: int, num_prompt_tokens: int, now: float) -> None:
         """A request has arrived for which there is no memory yet."""
@@ -147,7 +149,7 @@ class DecodeCore:
             self._refuse(place, rooms, "the prefill worker behind this address has ended", now)
             return
         if link is None:
-            link = _Link(endpoint.instance, endpoint.address, self._effects, now)
+            link = _Link(endpoint.instance, endpoint.address, self._effects, now, self._seqs)
             self._links[endpoint.instance] = link
             self._effects.connect(link.instance, link.address)
             self._greet(link, now)

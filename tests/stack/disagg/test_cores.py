@@ -426,3 +426,24 @@ def test_the_simulated_world_lets_requests_through():
     for world in worlds:
         world.run(300)
     assert sum(world.arrived for world in worlds) > 20
+
+
+def test_a_prefill_that_slept_serves_a_second_link_of_the_same_decode_at_once():
+    """Prefill remembers the numbers of the first link; those of the second must be taken for new."""
+    world = World(random.Random(0))
+    for _ in range(20):
+        world._run_world()
+        world._pass_time(1.0, True, True)
+        world._start_decode(next(world.rooms), False) if not world.decode.links else None
+    while world.decode.links:  # prefill sleeps: decode's messages wait, and decode closes the link
+        world.decode.core.tick(world.now)
+        world.now += 1.0
+    world._run_world()
+    room = next(world.rooms)
+    world._start_prefill(room)
+    world._start_decode(room, False)
+    world.prefill.core.send_pages(room, 0, [0, 1, 2, 3], world.prefill.now)
+    world.prefill.core.send_last(room, Record(0, 1, 0, b""), world.prefill.now)
+    for _ in range(3):
+        world._run_world()
+    assert world.prefill.ended[room] == "Sent"
