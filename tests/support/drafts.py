@@ -1,5 +1,6 @@
 """Watches what drafters guess, and may put known text in its place, so that every accepted length occurs."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -27,12 +28,18 @@ def known_text(prompts: Sequence[Sequence[int]], plain: Sequence[Sequence[int]])
 def watch_drafts(monkeypatch: pytest.MonkeyPatch, text: Tensor | None = None, *, keep: int | None = None) -> DraftLog:
     """Log what the drafters guess. With `text` (row i is the request with seed i), verify sees that text instead.
 
-    About two of nine tokens are spoilt, by position; or, with `keep`, everything behind the first `keep` of a block.
+    Of each block the first `keep` tokens are right; without it a number from none to all, by position and seed.
     """
     log: DraftLog = {}
     for speculator in (DFlash2Speculator, MtpSpeculator):
         monkeypatch.setattr(speculator, "draft", _watched(speculator.draft, log, text, keep))
     return log
+
+
+def accepted_lengths(log: DraftLog) -> set[int]:
+    """Tokens that steps committed, by the positions where the next ones began."""
+    starts = sorted(log)
+    return {after - before for (seed, before), (other, after) in itertools.pairwise(starts) if seed == other}
 
 
 def _watched(honest, log, text, keep):
@@ -58,8 +65,9 @@ def _watched(honest, log, text, keep):
 def _taught(batch: DecodeBatch, seed_R: Tensor, text: Tensor, keep: int) -> Tensor:
     position_RE = batch.position_RW[:, 1:].long()
     token_RE = text[seed_R[:, None], position_RE.clamp(max=text.shape[1] - 1)]
-    if keep is None:
-        spoilt = (position_RE * 7 + batch.position_RW[:, :1] * 3 + seed_R[:, None]) % 9 < 2
-    else:
-        spoilt = (torch.arange(position_RE.shape[1]) >= keep).expand_as(position_RE)
+    start_R1 = batch.position_RW[:, :1].long()
+    right_R1 = (3 * start_R1 * start_R1 + 5 * start_R1 + seed_R[:, None]) % 103 % batch.width
+    if keep is not None:
+        right_R1 = torch.full_like(right_R1, keep)
+    spoilt = torch.arange(position_RE.shape[1]) >= right_R1
     return torch.where(spoilt, (token_RE + 1) % 1000, token_RE)

@@ -1,7 +1,7 @@
 """Speculation never changes a greedy token: with drafts that are right, wrong and right again at every depth.
 
 The drafts of random weights are always wrong, so known text, partly spoilt, takes their place: every accepted length
-from 1 to W occurs. States, windows, tails and the drafters' own caches are the real ones.
+from 1 to W occurs, and is asserted to. States, windows, tails and the drafters' own caches are the real ones.
 """
 
 import time
@@ -9,7 +9,7 @@ import time
 import pytest
 
 from stack.speculation.commit import StateCommit
-from tests.support.drafts import known_text, watch_drafts
+from tests.support.drafts import accepted_lengths, known_text, watch_drafts
 from tests.support.local_pair import single
 
 METHODS = ("dflash2", "dflash2_full", "mtp516", "mtp718")
@@ -30,9 +30,10 @@ def test_own_drafts_leave_greedy_text_alone(method, exact, prompts, greedy, plai
 @pytest.mark.parametrize("commit", ["replay", "snapshot"])
 @pytest.mark.parametrize("method", ["dflash2", "mtp516"])
 def test_partly_right_drafts_leave_greedy_text_alone(method, commit, exact, prompts, greedy, plain, monkeypatch):
-    watch_drafts(monkeypatch, known_text(prompts, plain))
+    log = watch_drafts(monkeypatch, known_text(prompts, plain))
     found = _run(exact(method, **{"speculation.commit": commit}), prompts, greedy(len(prompts)))
     assert [tokens for tokens, _ in found] == plain
+    assert accepted_lengths(log) == set(range(1, len(next(iter(log.values()))) + 2))
     num_new = sum(map(len, plain))
     assert sum(last.num_accepted_drafts for _, last in found) > num_new // 3
     assert all(last.num_verify < len(tokens) - 1 for tokens, last in found)
@@ -67,9 +68,7 @@ def test_steps_per_token_fall_as_acceptance_says(method, exact, prompts, greedy,
                 begun_s = time.process_time()
                 [(tokens, last)] = one.run(prompts[:1], greedy(1))
                 per_token_ms = 1e3 * (time.process_time() - begun_s) / decoded
-            print(
-                f"{method}: {right} drafts right: {last.num_verify} steps, {per_token_ms:.1f} ms of processor time a token"
-            )
+            print(f"{method}: {right} right: {last.num_verify} steps, {per_token_ms:.1f} ms of processor time a token")
             assert tokens == plain[0]
             assert last.num_verify == -(-decoded // (right + 1))
 

@@ -1,7 +1,7 @@
 """Greedy text of every drafter, commit, batch and placement: that of plain decoding, token for token.
 
 The nightly form is 64 prompts of 256 tokens at batch 1 and 32; the short one has 6 prompts of 24 tokens.
-Drafts are known text, partly spoilt, over the drafters' own caches: accepted lengths vary from 1 to W.
+Drafts are known text, partly spoilt, over the drafters' own caches: steps commit from 1 to W tokens.
 """
 
 import itertools
