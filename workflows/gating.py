@@ -38,8 +38,9 @@ class Place:
 def gated_cells(catalog: Catalog, selection: Selection) -> dict[str, tuple[Place, GatedCell]]:
     """Every selected cell of a suite that has a gate policy. Raises WorkflowError when there is none."""
     found = {}
+    policies = catalog.config.gate.get(selection.testbed, catalog.config.gate.get("default", {}))
     for entry in selection.runnable:
-        for metric, policy in catalog.config.gate.get(entry.suite_id, {}).items():
+        for metric, policy in policies.get(entry.suite_id, {}).items():
             for workload in entry.workloads:
                 place = Place(selection.testbed, entry.name, workload)
                 found[place.name] = (place, GatedCell(place.name, metric, policy))

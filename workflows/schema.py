@@ -248,8 +248,8 @@ class Config(Strict):
     sessions: int = Field(default=1, ge=1)
     seed: int = 0
     on_failure: Literal["record", "stop"] = "record"
-    gate: dict[str, dict[str, GateMetric]] = {}
-    """Gated metrics by suite."""
+    gate: dict[Id, dict[Id, dict[str, GateMetric]]] = {}
+    """Gated metrics by testbed (or `default`) and suite."""
 
 
 FILES: dict[str, type[BaseModel]] = {
