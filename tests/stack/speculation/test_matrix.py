@@ -9,6 +9,7 @@ import itertools
 import pytest
 import torch
 
+from tests.support.checkpoints import WITHOUT_CHOICES, variant
 from tests.support.drafts import known_text, watch_drafts
 from tests.support.glm_reference import GlmReference
 from tests.support.local_pair import pair, single
@@ -89,11 +90,15 @@ def test_greedy_text_is_plain_decodings(method, commit, batch, place, size, text
 
 @pytest.mark.parametrize("size", [SHORT, pytest.param(LONG, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])])
 @pytest.mark.parametrize("commit", COMMITS)
-def test_bf16_states_part_only_where_the_logits_are_close(commit, size, tiny, texts, exact, greedy):
-    asked, plain = texts(size)
-    settings = exact("dflash2", **{"speculation.commit": commit, "cache.state_dtype": "bfloat16"}, **_room(size))
-    found, _, _ = _speculated(settings, "single", 32, size, texts, greedy)
-    judge, gaps = GlmReference(tiny), {}
+def test_bf16_states_part_only_where_the_logits_are_close(commit, size, tiny, exact, greedy, tmp_path):
+    """On weights without discrete choices: elsewhere a near-tie of routing or selection turns rounding into any gap."""
+    folder = variant(tiny, tmp_path / "smooth", **WITHOUT_CHOICES)
+    room = {"model.path": str(folder), **_room(size)}
+    asked, sampling = _asked(size[0]), greedy(size[0], new=size[1])
+    plain = [tokens for tokens, _ in _generate("single", exact(**room), asked, sampling, 32)]
+    settings = exact("dflash2", **room, **{"speculation.commit": commit, "cache.state_dtype": "bfloat16"})
+    found, _, _ = _speculated(settings, "single", 32, size, lambda size: (asked, plain), greedy)
+    judge, gaps = GlmReference(folder), {}
     for i, (one, other) in enumerate(zip(found, plain, strict=True)):
         at = next((n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), None)
         if at is not None:
