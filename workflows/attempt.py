@@ -116,6 +116,30 @@ class Attempt:
         write_json(self.folder / "provenance.json", body)
 
 
+def restore_finished(results: Path) -> list[Path]:
+    """Give sessions below `results` their last finished result back where a new attempt was cut off before it had one.
+
+    Snakemake takes an output away before it makes it anew, so an interrupt would otherwise hide a result that is still
+    there. Returns the folders; whether such a result is still wanted is for the next run to decide.
+    """
+    restored = []
+    for attempts in sorted(results.glob("*/*/*/*/s*/attempts")):
+        if (attempts.parent / "status.json").exists():
+            continue
+        finished = [path for path in attempts.glob("[0-9]*/status.json") if _is_ok(path)]
+        if finished:
+            _place(max(finished, key=lambda path: int(path.parent.name)), attempts.parent / "status.json")
+            restored.append(attempts.parent)
+    return restored
+
+
+def _is_ok(status_file: Path) -> bool:
+    try:
+        return bool(read_json(status_file).get("status") == "ok")
+    except (OSError, ValueError):
+        return False
+
+
 def _place(source: Path | None, target: Path) -> None:
     """Give `target` the content of `source` in one step; without a source there is no target."""
     if source is None or not source.exists():

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from workflows.catalog import load_catalog
+from workflows.errors import WorkflowError
 from workflows.overview import Outcome, outcomes, result_table
 from workflows.runner import PROFILE, dry_run, run_snakemake
 from workflows.targets import Selection
@@ -38,6 +39,8 @@ class Campaign:
                 err.print(
                     f"{resolution.entry.name}: {resolution.status.replace('_', ' ')}: {resolution.reason}", style="dim"
                 )
+        if not folders:
+            raise WorkflowError(f"nothing of this selection runs on {selection.testbed}; the reasons are above")
         if is_dry:
             out.print(dry_run(self._targets(selection, with_report), self._config()), highlight=False)
             return 0

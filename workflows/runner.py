@@ -30,7 +30,10 @@ def run_snakemake(
     with _claim() as lock:
         _drop_stale_lock(config)
         command = [*_snakemake(profile, targets), *arguments, "--config", *config]
-        return _run(command, lock)
+        try:
+            return _run(command, lock)
+        finally:
+            restore_finished(ROOT / "results")
 
 
 def _snakemake(profile: str, targets: Sequence[str] = ()) -> list[str]:
