@@ -14,7 +14,7 @@ from typing import Any
 from workflows import provenance
 from workflows.identity import measured_code
 from workflows.plan import Plan
-from workloads.files import write_json
+from workloads.files import read_json, write_json
 
 STATUS_SCHEMA = "status/1"
 RESULTS = (
@@ -120,15 +120,17 @@ def restore_finished(results: Path) -> list[Path]:
     """Give sessions below `results` their last finished result back where a new attempt was cut off before it had one.
 
     Snakemake takes an output away before it makes it anew, so an interrupt would otherwise hide a result that is still
-    there. Returns the folders; whether such a result is still wanted is for the next run to decide.
+    there. A result that was taken away on purpose has no later attempt and stays away. Returns the folders; whether such
+    a result is still wanted is for the next run to decide.
     """
     restored = []
     for attempts in sorted(results.glob("*/*/*/*/s*/attempts")):
         if (attempts.parent / "status.json").exists():
             continue
-        finished = [path for path in attempts.glob("[0-9]*/status.json") if _is_ok(path)]
-        if finished:
-            _place(max(finished, key=lambda path: int(path.parent.name)), attempts.parent / "status.json")
+        tries = sorted((path for path in attempts.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        finished = [path / "status.json" for path in tries if _is_ok(path / "status.json")]
+        if finished and finished[-1].parent != tries[-1]:
+            _place(finished[-1], attempts.parent / "status.json")
             restored.append(attempts.parent)
     return restored
 

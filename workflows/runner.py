@@ -16,6 +16,7 @@ from typing import IO
 
 import psutil
 
+from workflows.attempt import restore_finished
 from workflows.errors import WorkflowError
 from workflows.supervisor.processes import die_with_parent
 
