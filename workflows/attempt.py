@@ -120,8 +120,8 @@ def restore_finished(results: Path) -> list[Path]:
     """Give sessions below `results` their last finished result back where a new attempt was cut off before it had one.
 
     Snakemake takes an output away before it makes it anew, so an interrupt would otherwise hide a result that is still
-    there. A result that was taken away on purpose has no later attempt and stays away. Returns the folders; whether such
-    a result is still wanted is for the next run to decide.
+    there. A result that was taken away on purpose has no later attempt and stays away. Returns the folders; whether
+    such a result is still wanted is for the next run to decide.
     """
     restored = []
     for attempts in sorted(results.glob("*/*/*/*/s*/attempts")):
