@@ -12,6 +12,7 @@ from rich.console import Console
 from workflows.catalog import load_catalog
 from workflows.errors import WorkflowError
 from workflows.overview import Outcome, outcomes, result_table
+from workflows.provenance import gpus
 from workflows.runner import PROFILE, dry_run, run_snakemake
 from workflows.targets import Selection
 
@@ -44,6 +45,8 @@ class Campaign:
         if is_dry:
             out.print(dry_run(self._targets(selection, with_report), self._config()), highlight=False)
             return 0
+        if not self.profile:
+            _require_gpus(selection)
         if force:
             _forget(folders)
         err.print(f"{len(folders)} sessions selected on {selection.testbed}", highlight=False)
@@ -76,6 +79,16 @@ class Campaign:
     def _targets(self, selection: Selection, with_report: bool) -> list[str]:
         statuses = [name.replace("metrics.json", "status.json") for name in selection.metrics_files]
         return ["build", *statuses, *selection.metrics_files, *(["report"] if with_report else [])]
+
+
+def _require_gpus(selection: Selection) -> None:
+    """Refuse a GPU testbed on a machine without GPUs before anything is planned or taken away."""
+    testbed = selection.catalog.testbed(selection.testbed)
+    if testbed.platform == "cuda" and not gpus():
+        raise WorkflowError(
+            f"testbed {selection.testbed} needs NVIDIA GPUs and this machine shows none; use --testbed cpu, or "
+            "`np1d plan` here, `python -m workflows.session` on the GPU host, and `np1d import` its results"
+        )
 
 
 def _forget(folders: list[str]) -> None:
