@@ -20,7 +20,10 @@ _ROOMS = itertools.count(1)
 
 
 class Half:
-    """One instance of any role; `tokens` and `last` hold what it said of each request."""
+    """One instance of any role; `tokens` and `last` hold what it said of each request.
+
+    `held` counts pages that a test took for itself, so that the requests have fewer.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         clock = MonotonicClock()
@@ -30,6 +33,7 @@ class Half:
         self.loop = Loop(self.scheduler, self.instance.runner, overlap=config.scheduler.overlap)
         self.tokens: dict[str, list[int]] = {}
         self.last: dict[str, messages.Tokens] = {}
+        self.held = 0
 
     def turn(self) -> bool:
         """One turn of the worker's loop; False when nothing could run."""
@@ -46,11 +50,22 @@ class Half:
         """The client has gone."""
         self.side.ended(self.scheduler.abort(rid), "the client has gone", 499)
 
+    @contextlib.contextmanager
+    def leave(self, num_pages: int) -> Iterator[None]:
+        """Keep all but `num_pages` pages of the pool from the requests."""
+        cache = self.scheduler.memory.cache
+        hold = cache.admit(cache.keys([]), num_tokens=(self.instance.plan.num_pages - num_pages) * cache.page_size)
+        assert hold is not None
+        self.held = cache.page_counts().leased
+        yield
+        cache.release(hold)
+        self.held = 0
+
     @property
     def is_empty(self) -> bool:
         """Whether no request holds memory and no step is under way."""
         cache = self.scheduler.memory.cache
-        return self.scheduler.book.is_empty and self.loop.is_idle and not cache.page_counts().leased
+        return self.scheduler.book.is_empty and self.loop.is_idle and cache.page_counts().leased == self.held
 
     def close(self) -> None:
         """Stop transfers, then the device."""
@@ -80,10 +95,11 @@ class Pair:
             time.sleep(0.001)
 
     def run(
-        self, prompts: Sequence[Sequence[int]], sampling: Sequence[SamplingParams]
+        self, prompts: Sequence[Sequence[int]], sampling: Sequence[SamplingParams], timeout_s: float = 120.0
     ) -> list[tuple[list[int], messages.Tokens]]:
         """Tokens and last message of each prompt, all at once."""
-        return self.finish([self.ask(prompt, params) for prompt, params in zip(prompts, sampling, strict=True)])
+        rids = [self.ask(prompt, params) for prompt, params in zip(prompts, sampling, strict=True)]
+        return self.finish(rids, timeout_s)
 
     def finish(self, rids: Sequence[str], timeout_s: float = 120.0) -> list[tuple[list[int], messages.Tokens]]:
         """Turn until all of `rids` ended and their memory is back."""

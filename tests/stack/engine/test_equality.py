@@ -1,5 +1,6 @@
-"""Greedy FP32 tokens of the real model are the same whatever the cache, the overlap, the batch and the memory."""
+"""Greedy FP32 tokens of the real model are the same whatever the cache, overlap, batch, memory and placement."""
 
+import contextlib
 import itertools
 import random
 
@@ -11,24 +12,35 @@ from stack.config import EngineConfig, with_settings
 from stack.core import SamplingParams
 from stack.engine.local import LocalEngine
 from stack.models.tiny import write_tiny
+from tests.support.local_pair import pair, single
 
 PLAIN = {
     "model.compute_dtype": "float32",
     "cache.kv_dtype": "float32",
     "cache.index_dtype": "float32",
     "cache.conv_dtype": "float32",
+    "cache.page_size": 64,
     "cache.expected_context": 128,
     "cache.expected_output": 32,
     "scheduler.chunk_tokens": 128,
     "scheduler.reserve_output_tokens": 1,
 }
-PREFIXES, OVERLAPS, BATCHES, SWAPS = ("none", "hybrid_radix"), (True, False), (1, 16), (False, True)
+RADIX = {"single": ("hybrid_radix",), "1p1d": ("hybrid_radix", "kv_radix")}
+"""The caches of each instance of a placement that shares prefixes."""
 CELLS = [
-    ("none", True, 16, True),
-    ("hybrid_radix", True, 16, False),
-    ("hybrid_radix", False, 16, True),
-    ("none", False, 1, False),
+    ("none", True, 16, True, "single"),
+    ("radix", True, 16, False, "single"),
+    ("radix", False, 16, True, "single"),
+    ("none", False, 1, False, "single"),
+    ("radix", True, 16, True, "1p1d"),
+    ("none", False, 16, False, "1p1d"),
 ]
+FULL = [
+    cell
+    for cell in itertools.product(("none", "radix"), (True, False), (1, 64), (False, True), ("single", "1p1d"))
+    if not (cell[2] == 1 and cell[3])
+]
+"""A request that is alone never runs out of the pages that were there when it was admitted: nothing to swap."""
 
 
 @pytest.fixture(scope="module")
@@ -50,44 +62,42 @@ def prompts(count: int, pages: int) -> list[list[int]]:
     return asked
 
 
-def generate(checkpoint, asked, count, *, prefix, overlap, batch, swap):
-    scarce = sum(-(-len(prompt) // 64) for prompt in asked[: len(asked) // 2])
-    settings = {
+def open_engine(place, settings, prefix):
+    caches = RADIX[place] if prefix == "radix" else ("none", "none")
+    if place == "single":
+        return single(settings | {"cache.prefix": caches[0]})
+    return pair(settings, {"cache.prefix": caches[0]}, {"cache.prefix": caches[1]})
+
+
+def generate(checkpoint, asked, count, *, prefix, overlap, batch, swap, place):
+    """Tokens of each prompt, and how often the decoding instance swapped a request out."""
+    settings = PLAIN | {
         "model.path": str(checkpoint),
-        "cache.prefix": prefix,
         "scheduler.overlap": overlap,
-        "cache.page_size": 64,
+        "cache.budget_bytes": (96 + 2 * len(asked)) << 20,
     }
-    config = with_settings(EngineConfig(), PLAIN | settings | {"cache.budget_bytes": (96 + 2 * len(asked)) << 20})
-    engine = LocalEngine(config)
-    with engine:
-        hold = engine.scheduler.memory.cache.admit(
-            engine.scheduler.memory.cache.keys([]),
-            num_tokens=(engine.instance.plan.num_pages - scarce) * 64 if swap else 0,
-        )
-        assert hold is not None
-        sampling = SamplingParams(max_new_tokens=count, temperature=0.0, ignore_eos=True)
+    sampling = SamplingParams(max_new_tokens=count, temperature=0.0, ignore_eos=True)
+    scarce = sum(-(-len(prompt) // 64) for prompt in asked[: len(asked) // 2])
+    with open_engine(place, settings, prefix) as engine:
         tokens = []
-        for start in range(0, len(asked), batch):
-            tokens += engine.generate(asked[start : start + batch], sampling)
-        swaps = engine.scheduler.book.totals.swaps
-        engine.scheduler.memory.cache.release(hold)
-        assert engine.scheduler.memory.cache.page_counts().leased == 0
-    return tokens, swaps
+        with engine.decode.leave(scarce) if swap else contextlib.nullcontext():
+            for start in range(0, len(asked), batch):
+                some = asked[start : start + batch]
+                tokens += [found for found, _ in engine.run(some, [sampling] * len(some), timeout_s=3000)]
+        return tokens, engine.decode.scheduler.book.totals.swaps
 
 
 @pytest.fixture(scope="module")
 def alone(checkpoint):
     asked = prompts(6, 2)
-    plain = {"prefix": "none", "overlap": False, "batch": 1, "swap": False}
-    return asked, generate(checkpoint, asked, 10, **plain)[0]
+    return asked, generate(checkpoint, asked, 10, prefix="none", overlap=False, batch=1, swap=False, place="single")[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("prefix", "overlap", "batch", "swap"), CELLS)
-def test_tokens_are_equal(checkpoint, alone, prefix, overlap, batch, swap):
+@pytest.mark.parametrize(("prefix", "overlap", "batch", "swap", "place"), CELLS)
+def test_tokens_are_equal(checkpoint, alone, prefix, overlap, batch, swap, place):
     asked, wanted = alone
-    tokens, swaps = generate(checkpoint, asked, 10, prefix=prefix, overlap=overlap, batch=batch, swap=swap)
+    tokens, swaps = generate(checkpoint, asked, 10, prefix=prefix, overlap=overlap, batch=batch, swap=swap, place=place)
     assert tokens == wanted
     assert (swaps > 0) == swap
 
@@ -111,17 +121,15 @@ def test_padding_and_stale_memory_change_nothing(checkpoint, alone, monkeypatch)
 @pytest.fixture(scope="module")
 def many_alone(checkpoint):
     asked = prompts(64, 4)
-    return asked, generate(checkpoint, asked, 64, prefix="none", overlap=False, batch=1, swap=False)[0]
+    return asked, generate(checkpoint, asked, 64, prefix="none", overlap=False, batch=1, swap=False, place="single")[0]
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("prefix", "overlap", "batch", "swap"),
-    [cell for cell in itertools.product(PREFIXES, OVERLAPS, (1, 64), SWAPS) if not (cell[2] == 1 and cell[3])],
-)
-def test_64_prompts_of_64_tokens_are_equal(checkpoint, many_alone, prefix, overlap, batch, swap):
+@pytest.mark.parametrize(("prefix", "overlap", "batch", "swap", "place"), FULL)
+def test_64_prompts_of_64_tokens_are_equal(checkpoint, many_alone, prefix, overlap, batch, swap, place):
     asked, wanted = many_alone
-    tokens, swaps = generate(checkpoint, asked, 64, prefix=prefix, overlap=overlap, batch=batch, swap=swap)
+    tokens, swaps = generate(checkpoint, asked, 64, prefix=prefix, overlap=overlap, batch=batch, swap=swap, place=place)
+    print(f"{len(tokens)} texts, {sum(map(len, tokens))} tokens, {swaps} swaps")
     assert tokens == wanted
     assert (swaps > 0) == swap
