@@ -24,6 +24,8 @@ class Campaign:
     """A selection of rows and how often to measure them."""
 
     rows: tuple[str, ...]
+    workloads: tuple[str, ...] = ()
+    """Empty: each row's own."""
     testbed: str
     engine: str
     sessions: int
@@ -66,6 +68,7 @@ class Campaign:
             "testbed": self.testbed,
             "engine": self.engine,
             "rows": list(self.rows),
+            "workloads": list(self.workloads),
             "sessions": self.sessions,
             "seed": self.seed,
             "on_failure": "stop" if self.stop else "record",

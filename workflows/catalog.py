@@ -49,6 +49,11 @@ class CatalogRow:
         """Workloads that the row runs."""
         return self.row.workloads if self.row.workloads is not None else self.suite.workloads
 
+    @property
+    def known_workloads(self) -> tuple[str, ...]:
+        """Those, and the ones that it runs on request."""
+        return (*self.workloads, *(() if self.row.workloads is not None else self.suite.on_request))
+
 
 @dataclasses.dataclass(frozen=True)
 class Catalog:
@@ -230,7 +235,8 @@ def _with_variants(catalog: Catalog) -> Catalog:
 
 def _check_references(catalog: Catalog, source: LocatedYaml) -> None:
     for suite_id, suite in catalog.suites.items():
-        for workload in (*suite.workloads, *(w for row in suite.rows for w in row.workloads or ())):
+        named = (*suite.workloads, *suite.on_request, *(w for row in suite.rows for w in row.workloads or ()))
+        for workload in named:
             if workload not in catalog.workloads:
                 where = source.where("suites", suite_id, "workloads")
                 raise CatalogError(f"{where}: there is no workload {workload}{nearest(workload, catalog.workloads)}")

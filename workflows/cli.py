@@ -91,18 +91,26 @@ def list_rows(
 @app.command()
 def plan(
     row: Annotated[str, typer.Argument(help="A row, such as decode/fp8_kv, or on ascend_a3 a scenario.")],
-    workload: Annotated[str, typer.Option(help="One of the row's workloads; empty takes the first.")] = "",
+    workload: Annotated[str, typer.Option(help="One of the row's workloads; empty: the first (--memory: all).")] = "",
     testbed: Testbed = "cpu",
     engine: Engine = "default",
     session: Annotated[int, typer.Option(help="Number of the session; its prompts depend on it.")] = 0,
     commands: Annotated[bool, typer.Option("--commands", help="Print one runnable script for each host.")] = False,
     placement: Annotated[str, typer.Option(help="With --commands: hosts (ssh by hand) or srun.")] = "hosts",
     hosts: Annotated[list[str] | None, typer.Option(help="With --commands: addresses of the hosts, in order.")] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Print what fits in memory instead; ROW may be a suite here.")
+    ] = False,
     out_folder: Annotated[Path | None, typer.Option("--out", help="Write files here instead of printing.")] = None,
 ) -> None:
     """Print everything that one session would do: as plan.json, or as scripts for its hosts."""
     from workflows.scripts import emit, render
 
+    if memory:
+        from workflows.memory_report import print_memory
+
+        print_memory(load_catalog(), row, workload, testbed, engine, out)
+        return
     if commands:
         emit(render(row, workload, testbed, engine, hosts or [], placement), out_folder, out)
         return
@@ -122,6 +130,9 @@ def plan(
 @app.command()
 def run(
     rows: Rows = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Workloads in place of the rows' own, such as sp99_9_tuned.")
+    ] = None,
     testbed: Testbed = "cpu",
     engine: Engine = "default",
     sessions: Annotated[int, typer.Option(min=1, help="Sessions of each cell; only missing ones are run.")] = 1,
@@ -139,7 +150,14 @@ def run(
     if demo and rows:
         raise WorkflowError("give either rows or --demo")
     campaign = Campaign(
-        rows=tuple(rows or ()), testbed=testbed, engine=engine, sessions=sessions, seed=seed, stop=stop, profile=profile
+        rows=tuple(rows or ()),
+        workloads=tuple(workload or ()),
+        testbed=testbed,
+        engine=engine,
+        sessions=sessions,
+        seed=seed,
+        stop=stop,
+        profile=profile,
     )
     raise typer.Exit(campaign.run(out, err, force=force, is_dry=dry_run, with_report=report))
 

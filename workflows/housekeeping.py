@@ -34,7 +34,7 @@ def orphans(results: Path, catalog: Catalog) -> Iterator[Path]:
     for path in sorted(results.glob("*/*/*/*/s*")):
         suite, row, workload = path.parts[-4:-1]
         entry = catalog.rows.get(f"{suite}/{row}")
-        if entry is None or workload not in entry.workloads:
+        if entry is None or workload not in entry.known_workloads:
             yield path
 
 

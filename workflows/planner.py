@@ -4,15 +4,17 @@ Knows how a plan is put together and nothing of running it. Whatever cannot be r
 `np1d list` shows too.
 """
 
+import dataclasses
 from typing import Any, Literal
 
 from workflows.catalog import HALVES, Catalog, load_catalog, nearest
 from workflows.engines import router, stack
 from workflows.errors import CatalogError, NotApplicableError
 from workflows.identity import MEASURE_VERSION
+from workflows.memory import configuration_of, generating_instance, memory_plan
 from workflows.plan import Cell, ClientPlan, Limits, Plan, ProcessPlan
 from workflows.resolution import Resolution, resolve
-from workflows.scaling import Shape, published_shape, scaled, scaled_settings
+from workflows.scaling import Shape, published_shape, retuned, scaled, scaled_settings
 from workflows.schema import Model, Testbed
 from workloads.spec import SpecError, load_template, parse
 from workloads.spec import resolve as resolve_workload
@@ -33,8 +35,8 @@ def plan_session(
     resolution = resolve(catalog, entry, testbed_id, engine)
     if resolution.status != "runnable":
         raise NotApplicableError(f"{entry.name} does not run on {testbed_id}: {resolution.reason}")
-    if workload not in entry.workloads:
-        raise CatalogError(f"{entry.name} has no workload {workload}{nearest(workload, entry.workloads)}")
+    if workload not in entry.known_workloads:
+        raise CatalogError(f"{entry.name} has no workload {workload}{nearest(workload, entry.known_workloads)}")
     return _Planner(catalog, resolution, workload, session).plan()
 
 
@@ -49,9 +51,11 @@ class _Planner:
         self._session = session
         concurrency = catalog.concurrency(self._entry.name, workload)
         self._published: Shape = published_shape(catalog.workloads[workload], concurrency)
-        self._shape: Shape = scaled(self._published, self._testbed)
+        self._shape: Shape = scaled(self._published, self._testbed, workload)
         self._accept_length = catalog.accept_length(self._entry.name)
         self._settings = {str(half): self._settings_of(half) for half in HALVES}
+        if catalog.workloads[workload].retuned:
+            self._shape = dataclasses.replace(self._shape, concurrency=self._solved_concurrency())
 
     def plan(self) -> Plan:
         entry, testbed = self._entry, self._testbed
@@ -79,6 +83,12 @@ class _Planner:
             ),
         )
 
+    def _solved_concurrency(self) -> int:
+        """Just above what the memory of the instance that generates holds."""
+        measured = configuration_of(generating_instance(self._processes()))
+        memory = memory_plan(measured, self._model_facts())
+        return retuned(int(memory["max_running"]), self._testbed)
+
     def _cell(self) -> Cell:
         default = self._testbed.engine == self._resolution.engine
         testbed_id = self._resolution.testbed_id
@@ -96,7 +106,7 @@ class _Planner:
         settings = {
             **model.settings.get("all", {}),
             **model.settings.get(half, {}),
-            **scaled_settings(self._resolution.settings[half], self._testbed),
+            **scaled_settings(self._resolution.settings[half], self._testbed, self._workload_id),
             "model.path": model.path,
             "model.weights": model.weights,
             "cache.expected_context": self._shape.input_len,
@@ -164,7 +174,7 @@ class _Planner:
             "vocab_low": self._model.vocab_low,
             "vocab_high": self._model.vocab_high,
             "passes": rules.passes,
-            "requests_per_pass": rules.requests_per_pass.get(self._workload_id),
+            "requests_per_pass": self._requests_per_pass(),
             "prime_repeats": 1 if is_colocated else self._entry.suite.prefill,
             "page_size": self._settings["prefill"]["cache.page_size"],
             "min_window_s": rules.min_window_s,
@@ -174,6 +184,13 @@ class _Planner:
             "stall_s": rules.stall_s,
             "accept_length": self._accept_band(),
         }
+
+    def _requests_per_pass(self) -> int | None:
+        rules = self._testbed.session
+        per_slot = rules.requests_per_slot.get(self._workload_id)
+        if per_slot is not None:
+            return per_slot * self._shape.concurrency
+        return rules.requests_per_pass.get(self._workload_id)
 
     def _accept_band(self) -> tuple[float, float] | None:
         expected, tolerance = self._accept_length, self._testbed.session.accept_tolerance

@@ -8,6 +8,9 @@ import dataclasses
 
 from workflows.schema import SuiteWorkload, Testbed
 
+PUBLISHED_MARGIN = 8 / 132
+"""By how much the published client's concurrency (140) exceeds the running limit of the last row (132)."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
@@ -29,23 +32,40 @@ def published_shape(workload: SuiteWorkload, concurrency: int) -> Shape:
     return Shape(workload.input_len, workload.output_len, workload.shared_ratio, concurrency)
 
 
-def scaled(shape: Shape, testbed: Testbed) -> Shape:
+def scaled(shape: Shape, testbed: Testbed, workload: str) -> Shape:
     """The same traffic on this testbed."""
-    scaling = testbed.scaling
+    scaling, by = testbed.scaling, testbed.scaling.divisors(workload)
     least = min(scaling.min_concurrency, shape.concurrency)
-    concurrency = max(least, round(shape.concurrency / scaling.concurrency_divisor))
+    concurrency = max(least, round(shape.concurrency / by.concurrency_divisor))
     return Shape(
-        input_len=max(2, shape.input_len // scaling.input_divisor),
-        output_len=max(min(scaling.min_output, shape.output_len), shape.output_len // scaling.output_divisor),
+        input_len=max(2, shape.input_len // by.input_divisor),
+        output_len=max(min(scaling.min_output, shape.output_len), shape.output_len // by.output_divisor),
         shared_ratio=shape.shared_ratio,
         concurrency=min(concurrency, scaling.max_concurrency or concurrency),
     )
 
 
-def scaled_settings(settings: dict[str, object], testbed: Testbed) -> dict[str, object]:
-    """Settings that count prompt tokens, divided like the prompts."""
-    divisor = testbed.scaling.input_divisor
-    return {
-        path: max(1, value // divisor) if path in testbed.scaling.scaled_settings and isinstance(value, int) else value
-        for path, value in settings.items()
-    }
+def scaled_settings(settings: dict[str, object], testbed: Testbed, workload: str) -> dict[str, object]:
+    """Settings that count prompt tokens, divided like the prompts, and those that count requests, like the load."""
+    by = testbed.scaling.divisors(workload)
+
+    def of(path: str, value: object) -> object:
+        if not isinstance(value, int):
+            return value
+        if path in testbed.scaling.scaled_settings:
+            return max(1, value // by.input_divisor)
+        if path in testbed.scaling.scaled_counts:
+            return -(-value // by.concurrency_divisor)
+        return value
+
+    return {path: of(path, value) for path, value in settings.items()}
+
+
+def retuned(running_limit: int, testbed: Testbed) -> int:
+    """The client's concurrency that keeps `running_limit` requests running: above it by as much as published.
+
+    The published runs drive 140 for a limit of 132. A testbed's largest concurrency binds here too.
+    """
+    wanted = running_limit + max(1, round(running_limit * PUBLISHED_MARGIN))
+    most = testbed.scaling.max_concurrency or wanted
+    return min(wanted, most)

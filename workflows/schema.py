@@ -98,6 +98,8 @@ class SuiteWorkload(Strict):
     """Prefixes that requests share."""
     concurrency: int = Field(ge=1)
     """Client concurrency where no row says another."""
+    retuned: bool = False
+    """Whether the client's concurrency follows from what the measured instance's memory holds, row by row."""
 
 
 class Suite(Strict):
@@ -113,6 +115,8 @@ class Suite(Strict):
     metric: str = "output_tok_s"
     """What the ladder compares."""
     workloads: tuple[Id, ...] = ()
+    on_request: tuple[Id, ...] = ()
+    """Workloads that its rows run only where they are named, such as further operating points."""
     leave_one_out: Id | None = None
     """The row with everything on, of which variants without one step each are generated."""
     rows: tuple[Row, ...]
@@ -149,6 +153,14 @@ class Model(Strict):
     settings: Settings = {}
 
 
+class Divisors(Strict):
+    """By how much one workload's lengths and load are divided."""
+
+    input_divisor: int = Field(ge=1)
+    output_divisor: int = Field(ge=1)
+    concurrency_divisor: int = Field(ge=1)
+
+
 class Scaling(Strict):
     """How published lengths become this testbed's. A divisor of 1 keeps them."""
 
@@ -161,6 +173,18 @@ class Scaling(Strict):
     max_concurrency: int | None = None
     scaled_settings: tuple[str, ...] = ()
     """Settings counted in prompt tokens, divided like the prompts."""
+    scaled_counts: tuple[str, ...] = ()
+    """Settings counted in requests, divided like the concurrency; what was above 0 stays so."""
+    workloads: dict[Id, Divisors] = {}
+    """Divisors of single workloads in place of the three above."""
+
+    def divisors(self, workload: str) -> Divisors:
+        """The divisors of a workload."""
+        return self.workloads.get(workload) or Divisors(
+            input_divisor=self.input_divisor,
+            output_divisor=self.output_divisor,
+            concurrency_divisor=self.concurrency_divisor,
+        )
 
 
 class SessionRules(Strict):
@@ -170,6 +194,8 @@ class SessionRules(Strict):
     min_window_s: float = Field(ge=0)
     requests_per_pass: dict[Id, int] = {}
     """By workload; absent: 5 for each slot and at least 20."""
+    requests_per_slot: dict[Id, int] = {}
+    """By workload whose concurrency is worked out: requests of a pass for each of the client's slots."""
     ready_timeout_s: float = Field(gt=0)
     deadline_s: float = Field(gt=0)
     stall_s: float = Field(default=60.0, gt=0)
@@ -245,6 +271,8 @@ class Config(Strict):
     """Rows or suites; empty: the ones that a demo shows."""
     demo: dict[Id, tuple[str, ...]] = {}
     """Rows of `make demo`, by testbed."""
+    workloads: tuple[Id, ...] = ()
+    """Workloads to run in place of the rows' own; those on request must be named here."""
     sessions: int = Field(default=1, ge=1)
     seed: int = 0
     on_failure: Literal["record", "stop"] = "record"

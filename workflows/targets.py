@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflows.blocks import order
-from workflows.catalog import Catalog, CatalogRow, load_catalog
-from workflows.errors import WorkflowError
+from workflows.catalog import Catalog, CatalogRow, load_catalog, nearest
+from workflows.errors import CatalogError, WorkflowError
 from workflows.identity import MEASURE_VERSION, definition_code, digest, drawing_code, measured_code
 from workflows.plan import Plan
 from workflows.planner import plan_session
@@ -29,6 +29,7 @@ class Selection:
         self.seed = int(config["seed"])
         self.on_failure: str = config["on_failure"]
         self._patterns = _patterns(config["rows"])
+        self._workloads = _patterns(config.get("workloads"))
 
     @functools.cached_property
     def resolutions(self) -> list[Resolution]:
@@ -50,9 +51,18 @@ class Selection:
     def folders(self) -> list[str]:
         """`testbed/suite/row/workload/sK` of every selected session, in the order of running."""
         cells = [
-            f"{entry.suite_id}/{entry.row.id}/{workload}" for entry in self.runnable for workload in entry.workloads
+            f"{entry.suite_id}/{entry.row.id}/{workload}"
+            for entry in self.runnable
+            for workload in self._workloads_of(entry)
         ]
         return [f"{self.folder}/{cell}/s{session}" for cell, session in order(cells, self.sessions, self.seed)]
+
+    def _workloads_of(self, entry: CatalogRow) -> tuple[str, ...]:
+        """The row's own, or those that were named. Raises CatalogError for a name that it does not know."""
+        for name in self._workloads:
+            if name not in entry.known_workloads:
+                raise CatalogError(f"{entry.name} has no workload {name}{nearest(name, entry.known_workloads)}")
+        return tuple(self._workloads) or entry.workloads
 
     @property
     def metrics_files(self) -> list[str]:

@@ -1,0 +1,79 @@
+"""Running limits and the loads that follow from them come from bytes, never from a row."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workflows.catalog import Catalog, load_catalog
+from workflows.errors import CatalogError
+from workflows.memory import configuration_of, generating_instance, memory_plan
+from workflows.plan import Plan
+from workflows.planner import plan_session
+from workflows.scaling import retuned
+from workflows.targets import Selection
+
+ROOT = Path(__file__).resolve().parents[2]
+LADDER = ("baseline", "fp8_kv", "fp8_kv_bf16_state", "kv_radix")
+
+
+def with_budget(num_bytes: int) -> Catalog:
+    """The catalogue with another byte budget for the decode ladder of the CPU testbed, and nothing else changed."""
+    catalog = load_catalog()
+    testbed = catalog.testbeds["cpu"]
+    budgets = {**testbed.budgets, "decode": {**testbed.budgets["decode"], "decode": num_bytes}}
+    testbeds = {**catalog.testbeds, "cpu": testbed.model_copy(update={"budgets": budgets})}
+    return dataclasses.replace(catalog, testbeds=testbeds)
+
+
+def point(row: str, workload: str, catalog: Catalog | None = None) -> tuple[Plan, int]:
+    """A plan and the running limit of the instance that generates."""
+    plan = plan_session(f"decode/{row}", workload, testbed_id="cpu", catalog=catalog)
+    return plan, memory_plan(configuration_of(generating_instance(plan.processes)), plan.model)["max_running"]
+
+
+def test_every_step_of_the_capacity_ladder_holds_more_in_the_same_bytes() -> None:
+    limits = [point(row, "sp99_9_same")[1] for row in LADDER]
+    assert limits == sorted(set(limits)), limits
+    loads = {point(row, "sp99_9_same")[0].conditions["scaled"]["concurrency"] for row in LADDER}
+    assert len(loads) == 1 and limits[2] < loads.pop(), "the same load for all, and more than the first three hold"
+
+
+def test_running_limits_and_retuned_loads_move_with_the_budget() -> None:
+    small, large = with_budget(56 * 2**20), with_budget(96 * 2**20)
+    for row in (*LADDER, "fp8_kv_mtp516"):
+        (less, fewer), (more, most) = point(row, "sp99_9_tuned", small), point(row, "sp99_9_tuned", large)
+        assert fewer < most
+        assert less.conditions["scaled"]["concurrency"] == fewer + max(1, round(fewer * 8 / 132))
+        assert less.conditions["scaled"]["concurrency"] < more.conditions["scaled"]["concurrency"]
+        assert less.settings["decode"].get("scheduler.max_running") is None
+
+
+def test_the_published_margin_is_kept() -> None:
+    published = load_catalog().testbed("h200x16")
+    assert [retuned(limit, published) for limit in (2, 56, 132)] == [3, 59, 140]
+
+
+def test_extra_requests_in_flight_shrink_with_the_load() -> None:
+    assert point("kv_radix", "sp99_9")[0].settings["decode"]["scheduler.extra_inflight"] == 1
+
+
+def test_workloads_on_request_run_only_where_they_are_named() -> None:
+    asked = {"testbed": "cpu", "engine": "default", "rows": ["decode/fp8_kv"], "sessions": 1, "seed": 0,
+             "on_failure": "record"}  # fmt: skip
+    assert Selection({**asked, "workloads": []}).folders == ["cpu/decode/fp8_kv/sp99_9/s0"]
+    tuned = Selection({**asked, "workloads": ["sp99_9_tuned"]}).folders
+    assert tuned == ["cpu/decode/fp8_kv/sp99_9_tuned/s0"]
+    with pytest.raises(CatalogError, match="did you mean sp99_9_tuned"):
+        _ = Selection({**asked, "workloads": ["sp99_9_tune"]}).folders
+
+
+def test_the_memory_of_a_row_is_printed_term_by_term() -> None:
+    command = [sys.executable, "-m", "workflows.cli", "plan", "decode/fp8_kv", "--memory", "--workload", "sp99_9_tuned"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "decode/fp8_kv  sp99_9_tuned" in done.stdout and "memory" in done.stdout
+    assert "recurrent states" in done.stdout and "cache budget" in done.stdout
+    assert "instance p0" in done.stdout and "instance d0" in done.stdout
