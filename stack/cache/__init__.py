@@ -9,7 +9,7 @@ from stack.cache.choice import prefix_cache
 from stack.cache.hybrid_radix import HybridRadix
 from stack.cache.keys import PageKeys
 from stack.cache.kv_radix import KvRadix
-from stack.cache.layout import CacheLayout, cache_layout, explain_mismatch, layout_from_config
+from stack.cache.layout import CacheLayout, cache_layout, description_hash, explain_mismatch, layout_from_config
 from stack.cache.lease import Lease
 from stack.cache.no_prefix import NoPrefix
 from stack.cache.prefix import PoolCounts, PrefixCache
@@ -25,6 +25,7 @@ __all__ = [
     "PrefixCache",
     "RunAllocator",
     "cache_layout",
+    "description_hash",
     "explain_mismatch",
     "layout_from_config",
     "merged_runs",

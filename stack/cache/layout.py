@@ -224,7 +224,7 @@ class CacheLayout:
     @property
     def layout_hash(self) -> str:
         """16 hex digits that agree exactly when `description` does."""
-        return _digest(self.description)
+        return description_hash(self.description)
 
     def _draft_token_bytes(self, place: str) -> int:
         return self.draft.token_bytes if self.draft and self.draft.place == place else 0
@@ -282,10 +282,15 @@ def geometries(config: EngineConfig) -> tuple[ModelGeometry, EngineConfig, Draft
     return geometry, config, DraftGeometry.from_file(Path(config.speculation.draft_path))
 
 
-def explain_mismatch(ours: dict[str, str], theirs: dict[str, str]) -> str:
+def description_hash(description: dict[str, str]) -> str:
+    """16 hex digits that are equal only for equal descriptions."""
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def explain_mismatch(ours: dict[str, str], theirs: dict[str, str], *, here: str = "here", there: str = "there") -> str:
     """One sentence that names each field of two `description`s that differ, with both values; empty when none does."""
     names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
-    pairs = [f"{name} is {ours.get(name, 'absent')} here and {theirs.get(name, 'absent')} there" for name in names]
+    pairs = [f"{name} is {ours.get(name, 'absent')} {here} and {theirs.get(name, 'absent')} {there}" for name in names]
     return f"the two instances lay out their caches differently: {'; '.join(pairs)}" if pairs else ""
 
 
@@ -316,11 +321,7 @@ def _draft_rows(config: EngineConfig, draft: DraftGeometry) -> DraftRows:
 def _model_digest(geometry: ModelGeometry, config: EngineConfig) -> str:
     model = config.model
     weights = f"random seed {model.random_seed}" if model.weights == "random" else "checkpoint"
-    return f"{_digest({'geometry': repr(geometry)})} {weights}"
-
-
-def _digest(fields: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{description_hash({'geometry': repr(geometry)})} {weights}"
 
 
 def _up(num_bytes: int, alignment: int) -> int:

@@ -73,7 +73,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     disagg_address: str = ""
     """Prefill: control address for `GET /disagg/endpoint`, such as `tcp://127.0.0.1:41000`; empty on other roles."""
     layout_hash: str = ""
-    """Digest of what two halves must agree on (`stack.disagg.layout`); empty on `single`."""
+    """Digest of what two halves must agree on (`stack.cache.layout`); empty on `single`."""
     instance: str = ""
     """Name of this worker process, new at every start; a peer recognises a restart by it."""
 

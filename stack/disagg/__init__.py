@@ -7,7 +7,6 @@ how.
 
 from stack.disagg.decode import DecodeHandoff
 from stack.disagg.events import Arrived, DecodeEvent, Failed, PrefillEvent, Released, Reserved, Sent
-from stack.disagg.layout import Layout, layout_hash, layout_of
 from stack.disagg.messages import TransferStats
 from stack.disagg.prefill import PrefillHandoff
 
@@ -16,13 +15,10 @@ __all__ = [
     "DecodeEvent",
     "DecodeHandoff",
     "Failed",
-    "Layout",
     "PrefillEvent",
     "PrefillHandoff",
     "Released",
     "Reserved",
     "Sent",
     "TransferStats",
-    "layout_hash",
-    "layout_of",
 ]

@@ -12,6 +12,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from stack.cache import description_hash
 from stack.config import EngineConfig
 from stack.core.clock import Clock
 from stack.core.errors import RequestError
@@ -20,7 +21,6 @@ from stack.disagg.bootstrap import Resolver
 from stack.disagg.decode_core import DecodeCore, Place
 from stack.disagg.decode_room import Memory
 from stack.disagg.events import Arrived, DecodeEvent, Failed, Released
-from stack.disagg.layout import Layout, layout_hash
 from stack.disagg.loop import SocketLoop
 from stack.disagg.mailbox import Mailbox
 from stack.disagg.messages import ToPrefill, decode_to_decode, encode
@@ -39,9 +39,9 @@ class DecodeHandoff:
     room without memory ends with `Failed`, or with `cancel`.
     """
 
-    def __init__(self, config: EngineConfig, layout: Layout, pools: Pools, clock: Clock) -> None:
+    def __init__(self, config: EngineConfig, layout: dict[str, str], pools: Pools, clock: Clock) -> None:
         self.instance = uuid.uuid4().hex
-        self.layout_hash = layout_hash(layout)
+        self.layout_hash = description_hash(layout)
         self._clock = clock
         self._events: Mailbox[DecodeEvent] = Mailbox()
         self._used: OrderedDict[int, str] = OrderedDict()

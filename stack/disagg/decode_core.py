@@ -15,7 +15,6 @@ from stack.config import DisaggConfig
 from stack.disagg.decode_room import DecodeRoom, Memory
 from stack.disagg.decode_states import WITHOUT_PEER, Event, State
 from stack.disagg.events import DecodeEvent
-from stack.disagg.layout import Layout
 from stack.disagg.messages import (
     Beat,
     Done,
@@ -104,7 +103,7 @@ class DecodeCore:
     """Every room and link of one decode instance."""
 
     def __init__(
-        self, layout: Layout, pools: Pools, metadata: bytes, config: DisaggConfig, effects: DecodeEffects
+        self, layout: dict[str, str], pools: Pools, metadata: bytes, config: DisaggConfig, effects: DecodeEffects
     ) -> None:
         self._layout = layout
         self._pools = pools

@@ -35,7 +35,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", kw_only=True):
     """Decode introduces itself: what it is laid out like, and where its memory is."""
 
     to: str
-    layout: dict[str, str | int]
+    layout: dict[str, str]
     metadata: bytes
     pools: Pools
 

@@ -10,11 +10,11 @@ from collections import OrderedDict
 import msgspec
 import zmq
 
+from stack.cache import description_hash
 from stack.config import EngineConfig
 from stack.core.clock import Clock
 from stack.core.errors import RequestError
 from stack.disagg.events import PrefillEvent
-from stack.disagg.layout import Layout, layout_hash
 from stack.disagg.loop import SocketLoop
 from stack.disagg.mailbox import Mailbox
 from stack.disagg.messages import ToDecode, decode_to_prefill, encode
@@ -34,9 +34,9 @@ class PrefillHandoff:
     what is read from them afterwards is never used.
     """
 
-    def __init__(self, config: EngineConfig, layout: Layout, pools: Pools, clock: Clock) -> None:
+    def __init__(self, config: EngineConfig, layout: dict[str, str], pools: Pools, clock: Clock) -> None:
         self.instance = uuid.uuid4().hex
-        self.layout_hash = layout_hash(layout)
+        self.layout_hash = description_hash(layout)
         self._clock = clock
         self._events: Mailbox[PrefillEvent] = Mailbox()
         self._used: OrderedDict[int, bool] = OrderedDict()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stack.cache import explain_mismatch
 from stack.config import DisaggConfig
-from stack.disagg.layout import Layout, differences
 from stack.disagg.messages import (
     Abort,
     Announce,
@@ -49,7 +49,7 @@ class PrefillCore:
     def __init__(
         self,
         instance: str,
-        layout: Layout,
+        layout: dict[str, str],
         pools: Pools,
         config: DisaggConfig,
         page_size: int,
@@ -168,9 +168,9 @@ class PrefillCore:
         return len(self._peers)
 
     def _greet(self, peer: str, hello: Hello, now: float) -> None:
-        reason = differences(self._layout, hello.layout) or self._pools.mismatch(hello.pools)
-        if reason:
-            refusal = f"prefill and decode are laid out differently ({reason}); start both with the same settings"
+        reason = explain_mismatch(self._layout, hello.layout, here="on prefill", there="on decode")
+        if reason or (reason := self._pools.mismatch(hello.pools)):
+            refusal = f"{reason}; start prefill and decode with the same settings"
             self._effects.send(peer, Refused(sender=self.instance, reason=refusal))
             return
         if peer not in self._peers:

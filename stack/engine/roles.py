@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from stack.core.clock import Clock
-from stack.disagg import DecodeHandoff, PrefillHandoff, layout_of
+from stack.disagg import DecodeHandoff, PrefillHandoff
 from stack.engine.build import Instance
 from stack.engine.handoffs import DecodeSide, NoSide, PrefillSide, Side
 from stack.scheduler import Request
@@ -30,7 +30,7 @@ def open_side(instance: Instance, clock: Clock) -> tuple[Side, Meeting]:
     if config.synthetic_admission:
         return NoSide(scheduler, _Invention(instance)), Meeting(instance=uuid.uuid4().hex)
     pools = pools_of(instance)
-    layout = layout_of(config, instance.geometry, pools)
+    layout = instance.layout.description
     if config.role == "prefill":
         sender = PrefillHandoff(config, layout, pools, clock)
         meeting = Meeting(sender.address, sender.layout_hash, sender.instance)

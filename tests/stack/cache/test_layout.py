@@ -88,8 +88,13 @@ def test_the_hash_moves_with_everything_two_instances_must_agree_on(tiny, tiny_d
         {"speculation.verify_width": 6},
     ]
     hashes = {layout_of(tiny, DFLASH | change, tiny_draft).layout_hash for change in changes}
-    other_model = layout_of(replace(tiny, num_experts=16), DFLASH, tiny_draft)
-    assert len(hashes | {base.layout_hash, other_model.layout_hash}) == len(changes) + 2
+    others = {
+        layout_of(replace(tiny, num_experts=16), DFLASH, tiny_draft).layout_hash,
+        layout_of(tiny.truncated(2), DFLASH, tiny_draft).layout_hash,
+        layout_of(tiny, FP8).layout_hash,
+        layout_of(tiny, MTP).layout_hash,
+    }
+    assert len(hashes | others | {base.layout_hash}) == len(changes) + len(others) + 1
 
 
 def test_the_hash_ignores_what_an_instance_decides_alone(tiny):
@@ -102,6 +107,9 @@ def test_a_mismatch_names_both_values(tiny):
     theirs = layout_of(tiny, FP8 | {"cache.kv_dtype": "bfloat16"}).description
     assert "kv_dtype is fp8_e4m3 here and bfloat16 there" in explain_mismatch(ours, theirs)
     assert explain_mismatch(ours, ours) == ""
+    assert "kv_dtype is fp8_e4m3 on prefill and absent on decode" in explain_mismatch(
+        ours, {}, here="on prefill", there="on decode"
+    )
 
 
 def test_what_cannot_be_laid_out_is_refused_with_the_way_out(tiny, tiny_draft):

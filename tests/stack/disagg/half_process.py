@@ -43,7 +43,7 @@ class Half:
                 for index in range(len(array)):
                     array[index] = np.frombuffer(item_bytes(own["fill"], name, index, array.shape[1]), np.uint8)
         spans = {n: Spans(base=a.ctypes.data, item_bytes=a.shape[1], count=len(a)) for n, a in self.arrays.items()}
-        layout = {"page_size": config.cache.page_size, "model": own["model"]}
+        layout = {"page_size": str(config.cache.page_size), "model": own["model"]}
         kind = PrefillHandoff if role == "prefill" else DecodeHandoff
         self.handoff = kind(config, layout, Pools(**spans), MonotonicClock())
         if role == "prefill":

@@ -150,8 +150,8 @@ def test_a_different_layout_is_refused_with_both_values(start_half):
         bootstrap=bootstrap(prefill, 1), rid="r", prefix_len=0, pages=[1], slot=1, num_prompt_tokens=2 * PAGE
     )
     failed, _ = decode.until(("Failed", 1), ("Released", 1))
-    assert "model: prefill a, decode b" in failed["reason"]
-    assert "page_size: prefill 64, decode 128" in failed["reason"]
+    assert "model is a on prefill and b on decode" in failed["reason"]
+    assert "page_size is 64 on prefill and 128 on decode" in failed["reason"]
 
 
 def test_pools_of_unequal_items_are_refused_with_both_sizes(start_half):
