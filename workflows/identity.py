@@ -39,6 +39,7 @@ NOT_MEASURED = (
             "operating_point",
             "paired",
             "peers",
+            "scoring",
         )
     ),
     *DEFINITIONS,

@@ -205,6 +205,15 @@ class Timeouts(Model):
     """Longest duration of a pass."""
 
 
+class Scoring(Model):
+    """How answers to questions are counted; see `workloads.scoring`."""
+
+    max_unanswered: float = Field(default=0.005, ge=0, le=1)
+    """Largest share of items without an answer; beyond it there is no score."""
+    truncated: Literal["unanswered", "last_number"] = "unanswered"
+    """What an answer counts as that was cut off at its length limit: nothing, or the last number in it."""
+
+
 class Identity(Model):
     """The session that a workload belongs to; seeds derive from it."""
 
@@ -235,6 +244,8 @@ class Workload(Model):
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     slo: tuple[Slo, ...] = ()
+    scoring: Scoring | None = None
+    """Answers are scored; null where they are traffic alone."""
     keep_text: bool = False
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)

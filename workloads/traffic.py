@@ -5,7 +5,7 @@ A conversation is the unit that one slot works through: its turns follow each ot
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -44,3 +44,20 @@ class Source(Protocol):
     def prefixes(self, seed: int) -> list[Prompt]:
         """One prompt for each prefix to prime; empty when nothing is shared."""
         ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Item:
+    """A question whose answer is known. `answer` is a worked solution; the number that it ends with is what counts."""
+
+    index: int
+    """Its place in what it was taken from; two runs are paired by it."""
+    question: str
+    answer: str
+
+
+@runtime_checkable
+class ItemSource(Source, Protocol):
+    """A kind of traffic that can be scored: conversation i asks `items[i % len(items)]`, and nothing else."""
+
+    items: Sequence[Item]

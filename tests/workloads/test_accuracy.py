@@ -10,14 +10,15 @@ import pytest
 from fault_server import Script, serve
 from gsm8k_server import solving
 
-from workloads import accuracy
-from workloads.accuracy import accuracy_workload, compare_folders, main, pair_items, score_folder
+from workloads.accuracy import accuracy_workload, main
 from workloads.client import Target, run_workload
 from workloads.numbers import answer_of, cut_at_stops, last_number
 from workloads.paired import Paired, compare_pairs, mcnemar_exact, newcombe_interval
+from workloads.scoring import compare_folders, items_of, pair_items, score_folder
 from workloads.sources.gsm8k import few_shot_prefix, load_questions, question_prompt
-from workloads.spec import SpecError
+from workloads.spec import Scoring, SpecError, resolve
 
+STOPS = ["Question", "Assistant:", "<|separator|>"]
 ANSWERS = [
     ("#### 18", "18"), ("The answer is 18.", "18"), ("#### -5", "-5"), ("#### 1,834", "1834"),
     ("#### 1,234,567", "1234567"), ("#### $1,000.00", "1000"), ("#### 3.50", "3.5"), ("#### .5", "0.5"),
@@ -40,7 +41,7 @@ def test_48_the_answer_is_the_number_it_gives(text, number):
 def test_48_text_after_a_stop_is_no_answer():
     text = " 3+4=7\n#### 7\n\nQuestion: What is 9+9?\nAnswer: 18"
     assert last_number(text) == 18, "the trap"
-    assert answer_of(cut_at_stops(text, accuracy.STOPS)) == 7 == last_number(cut_at_stops(text, accuracy.STOPS))
+    assert answer_of(cut_at_stops(text, STOPS)) == 7 == last_number(cut_at_stops(text, STOPS))
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_both_variants_ask_their_questions_in_two_runs(tmp_path, data, questions
     items = pd.read_csv(tmp_path / "run" / "items.csv")
     assert len(items) == 2 * count and sorted(set(items["question"])) == list(range(45 - count, 45))
     bodies = server.seen.bodies
-    assert bodies[1]["stop"] == list(accuracy.STOPS) and bodies[1]["temperature"] == 0.0
+    assert bodies[1]["stop"] == STOPS and bodies[1]["temperature"] == 0.0
 
 
 def test_48_wrong_answers_count_and_run_on_text_does_not(tmp_path, data):
@@ -104,6 +105,19 @@ def test_truncated_answers_are_unanswered(tmp_path, data):
     with serve(Script(tokens_per_chunk=64)) as server:
         body = run(tmp_path, data, server, runs=1)
     assert body["verdict"] == "INVALID" and body["status_counts"] == {"truncated": 40}
+
+
+def test_where_it_is_declared_a_truncated_answer_counts_by_its_last_number(tmp_path, data):
+    with serve(Script(tokens_per_chunk=64)) as server:
+        run(tmp_path, data, server, runs=1)
+    body = score_folder(tmp_path / "run", Scoring(truncated="last_number"))
+    assert body["verdict"] == "VALID" and body["truncated"] == "last_number"
+    assert body["accuracy"] == 0.0 and body["status_counts"] == {"truncated": 40}
+
+
+def test_traffic_without_known_answers_cannot_be_scored():
+    with pytest.raises(SpecError, match="source random knows no answers"):
+        items_of(resolve("prefill"))
 
 
 def test_two_stacks_are_compared_item_by_item(tmp_path, data):
