@@ -57,6 +57,9 @@ def generate_tasks(body: GenerateBody, rid: str, limits: Limits) -> tuple[list[T
         raise RequestError("give the prompt either as text or as input_ids, one of the two")
     if body.return_logprob if not isinstance(body.return_logprob, list) else any(body.return_logprob):
         raise RequestError("return_logprob is not supported; leave it out or set it to false")
+    for name in SamplingBody.__struct_fields__:
+        if name != "watermark" and getattr(body, name) is not None:  # SGLang knows a watermark in both places
+            raise RequestError(f"{name} stands beside sampling_params; put it inside")
     source: Any = body.text if body.text is not None else body.input_ids
     prompts, is_batch = _prompts(source, "text" if body.text is not None else "input_ids")
     samplings = body.sampling_params
@@ -238,9 +241,11 @@ def _check_sampling(body: SamplingBody, limits: Limits) -> None:
     for name, neutral in (("frequency_penalty", 0.0), ("presence_penalty", 0.0), ("repetition_penalty", 1.0)):
         if getattr(body, name) not in (None, neutral):
             raise RequestError(f"{name} is not supported; leave it out or set it to {neutral:g}")
-    for name in ("logit_bias", "regex", "ebnf", "json_schema"):
+    for name in ("logit_bias", "regex", "ebnf", "json_schema", "structural_tag", "stop_regex"):
         if getattr(body, name):
             raise RequestError(f"{name} is not supported; leave it out")
+    if (body.beam_width or 1) != 1:
+        raise RequestError("beam_width is not supported; leave it out")
     samples = 1 if body.n is None else body.n
     if not 1 <= samples <= _MAX_SAMPLES:
         raise RequestError(f"n must lie between 1 and {_MAX_SAMPLES}, not {samples}")
@@ -253,6 +258,9 @@ def _openai_sampling(body: OpenAiBody, max_tokens: int | None) -> SamplingBody:
     kind = (body.response_format or {}).get("type", "text")
     if kind != "text":
         raise RequestError("response_format other than text is not supported; leave it out")
+    for name in ("custom_logit_processor", "suffix", "input_ids", "continue_final_message"):
+        if getattr(body, name, None):
+            raise RequestError(f"{name} is not supported; leave it out")
     if max_tokens is not None:
         body.max_new_tokens = max_tokens
     if body.min_tokens is not None:

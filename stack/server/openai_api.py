@@ -20,6 +20,8 @@ from stack.server.intake import Task, chat_task, completion_tasks
 from stack.server.requests import instance_of, open_request, request_id
 from stack.server.responses import EventStream, json_response, wait_for_all
 
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
 
 async def completions(request: Request) -> Response:
     """Continue prompts."""
@@ -213,14 +215,17 @@ async def _prompt(body: ChatBody, instance: Instance) -> str:
 
 def _message(message: dict[str, Any], place: int) -> dict[str, Any]:
     """A message whose content is one text. Raises RequestError for any other kind of content."""
-    if not isinstance(message.get("role"), str):
+    role = message.get("role")
+    if not isinstance(role, str):
         raise RequestError(f"messages[{place}].role must be a text such as user")
+    if role.lower() not in _ROLES:
+        raise RequestError(f"messages[{place}].role is {role[:40]!r}; known roles are {', '.join(_ROLES)}")
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(_part(part, place) for part in content)
     if content is not None and not isinstance(content, str):
         raise RequestError(f"messages[{place}].content must be a text or a list of text parts")
-    return {**message, "content": content or ""}
+    return {**message, "role": role.lower(), "content": content or ""}
 
 
 def _part(part: Any, place: int) -> str:

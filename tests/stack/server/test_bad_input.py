@@ -34,6 +34,7 @@ REFUSED = {
     "an endless rid": ({"text": "a", "rid": "x" * 300}, "1 to 256 characters"),
     "stream of a wrong type": ({"text": "a", "stream": "yes"}, "stream: expected bool or null, got str"),
     "logprobs": ({"text": "a", "return_logprob": True}, "return_logprob is not supported"),
+    "sampling beside its place": ({"text": "a", "max_new_tokens": 5}, "max_new_tokens stands beside sampling_params"),
 }
 
 REFUSED_SAMPLING = {
@@ -57,6 +58,10 @@ REFUSED_SAMPLING = {
     "a seed beyond 64 bits": ({"sampling_seed": 2**80}, "seed must lie between"),
     "a penalty": ({"frequency_penalty": 0.5}, "frequency_penalty is not supported"),
     "a grammar": ({"regex": "a+"}, "regex is not supported"),
+    "a stop pattern": ({"stop_regex": "a+"}, "stop_regex is not supported"),
+    "beams": ({"beam_width": 4}, "beam_width is not supported"),
+    "a mistyped name": ({"temprature": 0.0}, "sampling_params.temprature is unknown, did you mean temperature"),
+    "another protocol's name": ({"max_tokens": 5}, "max_tokens is unknown, did you mean max_new_tokens"),
 }
 ALL_REFUSED = REFUSED | {
     name: ({"text": "a", "sampling_params": sampling}, sentence)

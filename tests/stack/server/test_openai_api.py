@@ -1,10 +1,14 @@
 import json
 import re
 
+import msgspec
 import openai
 import pytest
+from openai.types import completion_create_params as completion_params
+from openai.types.chat import completion_create_params as chat_params
 
 from stack.models.tiny_tokenizer import build_tokenizer
+from stack.server.bodies import ChatBody, CompletionBody, parse
 
 TOKENIZER = build_tokenizer()
 
@@ -130,9 +134,32 @@ def test_chat_gives_meta_info_on_request(client):
         ({"messages": [{"role": "user", "content": 5}]}, r"messages\[0\]\.content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text is supported"),
         ({"messages": "hello"}, "messages: expected array or null, got str"),
+        ({"messages": [{"role": "usr", "content": "a"}]}, r"messages\[0\]\.role is 'usr'; known roles are system,"),
     ],
 )
 def test_odd_messages_get_one_sentence(client, body, sentence):
     answer = client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 400
     assert re.search(sentence, answer.json()["error"]["message"])
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_mistyped_sampling_parameter_is_named_beside_the_known_ones(client, path):
+    body = {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    answer = client.post(path, json=body | {"temprature": 0})
+    assert answer.status_code == 400
+    sentence = answer.json()["error"]["message"]
+    assert sentence.startswith("temprature is unknown, did you mean temperature? known sampling parameters are ")
+    assert "max_tokens" in sentence
+
+
+@pytest.mark.parametrize(("params", "body"), [(completion_params, CompletionBody), (chat_params, ChatBody)])
+def test_every_field_that_the_official_client_can_send_is_known(params, body):
+    fields = {*params.CompletionCreateParamsBase.__annotations__, "stream"}
+    assert fields <= set(body.__struct_fields__)
+    parse(body, msgspec.json.encode(dict.fromkeys(fields)))
+
+
+def test_a_role_is_understood_in_any_case(client):
+    talk = [{"role": "User", "content": "Ada"}]
+    assert client.post("/v1/chat/completions", json={"messages": talk, "max_tokens": 1}).is_success
