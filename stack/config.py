@@ -260,11 +260,17 @@ class ServerConfig:
     """Threads that turn text into tokens and back."""
     max_body_bytes: int = 64 * 2**20
     """Largest request body; a larger one is answered 413."""
+    worker_timeout_s: float = 20.0
+    """Without a sign of life from the worker for so long, /health and new requests get a 503 until it is back."""
+    step_timeout_s: float = 120.0
+    """The same for one step of the worker that does not end; longer than any step can take."""
     engine_log: str = ""
     """File for one JSON line a step (running, waiting, pages, slots, acceptance); empty writes none."""
 
     def __post_init__(self) -> None:
         _check(0 <= self.port < 65536, f"server.port must lie between 0 and 65535, not {self.port}")
+        for name in ("worker_timeout_s", "step_timeout_s"):
+            _check(getattr(self, name) > 0, f"server.{name} must be more than 0 seconds, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

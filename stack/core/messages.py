@@ -137,7 +137,16 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     message: str
 
 
-FromWorker = Ready | Tokens | Flushed | Drained | Stats | Profiled | Fatal
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """A sign of life of the worker's heartbeat thread; `turn_s` is how long its loop has been in the present turn."""
+
+    turn_s: float
+
+
+FromWorker = Ready | Tokens | Flushed | Drained | Stats | Profiled | Fatal | Alive
+
+HEARTBEAT_PEER = b"heartbeat"
+"""ZeroMQ identity of the socket that sends `Alive` and nothing else."""
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

@@ -16,6 +16,7 @@ from stack.core.clock import Clock, MonotonicClock
 from stack.core.errors import RequestError
 from stack.core.plan import StepPlan, StepResult
 from stack.engine.build import Instance, build_instance
+from stack.engine.heartbeat import Heartbeat
 from stack.engine.loop import Loop
 from stack.engine.profiling import StepProfiler
 from stack.engine.roles import Meeting, open_side
@@ -49,6 +50,7 @@ class Worker:
         self._flushes: list[_Flush] = []
         self._drain_call: int | None = None
         self._expire_at_s = 0.0
+        self._address = address
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 2000)
@@ -63,8 +65,10 @@ class Worker:
     def run(self) -> int:
         """Serve until drained."""
         self._say(ready_message(self.instance, self.meeting))
+        heartbeat = Heartbeat(self._address, self.config.server.worker_timeout_s)
         try:
             while not self._is_drained():
+                heartbeat.turned()
                 if not self.turn() and not self._is_drained():
                     self._poller.poll(int(1e3 * self._sleep_s()))
             self._say(messages.Drained(call=self._drain_call or 0))
@@ -72,6 +76,7 @@ class Worker:
             self._say(messages.Fatal(message=f"the worker failed: {type(error).__name__}: {error}"))
             raise
         finally:
+            heartbeat.close()
             self._socket.close()
             self._context.term()
             self.close()

@@ -36,6 +36,9 @@ class WorkerLink(Protocol):
     async def call(self, make: Callable[[int], messages.ToWorker], timeout_s: float | None) -> Any:
         """Send a message that has an answer, and return it."""
 
+    def receive(self) -> None:
+        """Handle what has arrived."""
+
 
 class Instance:
     """State of the HTTP process. `link` is set before the first request is let in."""
@@ -62,6 +65,8 @@ class Instance:
         self._became_ready = asyncio.Event()
         self._became_idle = asyncio.Event()
         self._num_rids = 0
+        self._alive_s = 0.0
+        self._turn_s = 0.0
         self._threads = ThreadPoolExecutor(config.server.tokenizer_workers, thread_name_prefix="tokenizer")
 
     @property
@@ -84,8 +89,9 @@ class Instance:
             "draining": "this instance is shutting down and takes no new requests",
             "failed": f"this instance has failed: {self.failure}",
         }
-        if self.phase in reasons:
-            raise RequestError(reasons[self.phase], status=503)
+        reason = reasons.get(self.phase) or self._hang()
+        if reason:
+            raise RequestError(reason, status=503)
 
     def check_open(self) -> None:
         """`check_serving` for a prompt. A draining half of a pair lets its worker refuse it and tell the other half."""
@@ -117,8 +123,11 @@ class Instance:
         """Take a message of the worker that answers no call."""
         if isinstance(message, messages.Tokens):
             self._take(message)
+        elif isinstance(message, messages.Alive):
+            self._alive_s, self._turn_s = time.monotonic(), message.turn_s
         elif isinstance(message, messages.Ready):
             self.ready = message
+            self._alive_s, self._turn_s = time.monotonic(), 0.0
             if self.phase == "loading":
                 self.phase = "serving"
             self._became_ready.set()
@@ -160,6 +169,18 @@ class Instance:
         while self.generations:
             self._became_idle.clear()
             await self._became_idle.wait()
+
+    def _hang(self) -> str:
+        """Why the worker counts as hanging; empty while it does not."""
+        server = self.config.server
+        if time.monotonic() - self._alive_s > server.worker_timeout_s:
+            self.link.receive()  # signs may have arrived while this process was held up itself
+        silent_s = time.monotonic() - self._alive_s
+        if silent_s > server.worker_timeout_s:
+            return f"the worker has given no sign of life for {silent_s:.0f} s"
+        if self._turn_s > server.step_timeout_s:
+            return f"a step of the worker has not ended for {self._turn_s:.0f} s"
+        return ""
 
     def _take(self, message: messages.Tokens) -> None:
         generation = self.generations.get(message.rid)

@@ -1,6 +1,7 @@
 """The HTTP process's end of the ZeroMQ pair to its worker: fire-and-forget messages, and calls with one answer.
 
-The socket lives in a folder that only this user can enter. The first peer to speak is the worker; nobody else is heard.
+The socket lives in a folder that only this user can enter. The first peer to speak is the worker; besides it only its
+heartbeat is heard.
 """
 
 import asyncio
@@ -80,9 +81,9 @@ class Link:
                 answer.set_exception(LinkError("the worker is gone"))
 
     def _handle(self, frames: list[bytes]) -> None:
-        if self._peer is None:
+        if self._peer is None and frames[0] != messages.HEARTBEAT_PEER:
             self._peer = frames[0]
-        if len(frames) != 2 or frames[0] != self._peer:
+        if len(frames) != 2 or frames[0] not in (self._peer, messages.HEARTBEAT_PEER):
             return
         try:
             message = messages.decode_from_worker(frames[1])

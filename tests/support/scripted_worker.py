@@ -18,6 +18,7 @@ import zmq
 from stack.config import EngineConfig, load
 from stack.core import messages
 from stack.core.geometry import ModelGeometry
+from stack.engine.heartbeat import Heartbeat
 
 
 class Rule(msgspec.Struct, kw_only=True):
@@ -25,6 +26,8 @@ class Rule(msgspec.Struct, kw_only=True):
 
     step_s: float = 0.002
     delay_s: float = 0.0
+    stuck_s: float = 0.0
+    """Hold the whole loop up for so long when the request arrives."""
     width: int = 1
     """Tokens of one step; above 1 each step counts as a verify."""
     cached: int = 0
@@ -70,6 +73,7 @@ class ScriptedWorker:
         self.geometry = ModelGeometry.from_file(Path(config.model.path))
         self.running: dict[str, Running] = {}
         self.drain_call: int | None = None
+        self.address = address
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.connect(address)
         self.heard = (Path(config.model.path) / "heard.jsonl").open("a", buffering=1)
@@ -90,7 +94,9 @@ class ScriptedWorker:
         if self.script.fatal:
             self.send(messages.Fatal(message=self.script.fatal))
             time.sleep(600)
+        heartbeat = Heartbeat(self.address, self.config.server.worker_timeout_s)
         while self.drain_call is None or self.running:
+            heartbeat.turned()
             due = min((r.due_s for r in self.running.values()), default=time.monotonic() + 1.0)
             if self.socket.poll(max(0, 1000 * (due - time.monotonic()))):
                 self.hear(messages.decode_to_worker(self.socket.recv()))
@@ -127,6 +133,7 @@ class ScriptedWorker:
         rule = self.script.rules.get(str(ask.token_ids[0]), self.script)
         request = Running(ask=ask, rule=rule, due_s=time.monotonic() + rule.delay_s)
         self.running[ask.rid] = request
+        time.sleep(rule.stuck_s)
         if rule.refuse_status:
             self.end(request, [], finish="abort", status=rule.refuse_status, error=rule.refuse_error)
         elif rule.delay_s == 0.0:

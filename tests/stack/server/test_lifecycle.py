@@ -175,6 +175,35 @@ def test_a_worker_that_declares_itself_lost_is_ended(start):
     assert_gone(worker)
 
 
+def test_a_worker_that_hangs_is_unhealthy_until_it_is_back(start):
+    server = start(**{"server.worker_timeout_s": 1.0}).wait_ready()
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    os.kill(server.worker_pid, signal.SIGSTOP)
+    assert "no sign of life" in until_health(server, 503)
+    assert httpx.post(f"{server.url}/generate", json={"input_ids": [5]}).status_code == 503
+    os.kill(server.worker_pid, signal.SIGCONT)
+    until_health(server, 200)
+
+
+def test_a_step_that_does_not_end_is_unhealthy_and_a_long_one_is_not(start):
+    script = {"rules": {"900": {"stuck_s": 4.0}}}
+    server = start(script, **{"server.worker_timeout_s": 2.0, "server.step_timeout_s": 3.0}).wait_ready()
+    thread, result = in_background(server, {"input_ids": [900], "sampling_params": {"max_new_tokens": 1}})
+    assert "a step of the worker has not ended" in until_health(server, 503)
+    until_health(server, 200)
+    thread.join()
+    assert result[0].status_code == 200
+
+
+def until_health(server, status, within_s=15.0):
+    """The text of /health, once it answers with `status`."""
+    deadline = time.monotonic() + within_s
+    while (answer := httpx.get(f"{server.url}/health")).status_code != status:
+        assert time.monotonic() < deadline, f"/health still answers {answer.status_code}"
+        time.sleep(0.05)
+    return answer.text
+
+
 def test_the_worker_dies_with_a_killed_server(start):
     server = start().wait_ready()
     worker = server.worker_pid
