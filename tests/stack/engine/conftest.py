@@ -1,5 +1,6 @@
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -54,9 +55,13 @@ class Http:
         self.say(messages.Generate(rid=rid, token_ids=prompt, sampling=sampling, bootstrap=bootstrap))
 
     def receive(self, timeout_s: float = 10.0):
-        if not self.socket.poll(int(1000 * timeout_s)):
-            raise AssertionError(f"the worker said nothing within {timeout_s} s")
-        self.peer, body = self.socket.recv_multipart()
+        until_s = time.monotonic() + timeout_s
+        peer = messages.HEARTBEAT_PEER
+        while peer == messages.HEARTBEAT_PEER:
+            if not self.socket.poll(max(0, int(1000 * (until_s - time.monotonic())))):
+                raise AssertionError(f"the worker said nothing within {timeout_s} s")
+            peer, body = self.socket.recv_multipart()
+        self.peer = peer
         message = messages.decode_from_worker(body)
         if isinstance(message, messages.Tokens):
             self.tokens.setdefault(message.rid, []).extend(message.token_ids)
