@@ -8,6 +8,7 @@ needs no GPU, launching does.
 
 import ctypes
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -33,7 +34,7 @@ def compiler() -> str | None:
 
 def compile_source(source: Path, defines: Sequence[str] = ()) -> Path:
     """The cubin of `source`, compiled unless the cache has it. Raises MissingImplementationError with nvcc's words."""
-    digest = hashlib.sha256(source.read_bytes() + repr((FLAGS, tuple(defines))).encode()).hexdigest()[:24]
+    digest = hashlib.sha256(_text(source) + repr((FLAGS, tuple(defines))).encode()).hexdigest()[:24]
     cubin = CACHE / f"{source.stem}-{digest}.cubin"
     if cubin.exists():
         return cubin
@@ -49,6 +50,13 @@ def compile_source(source: Path, defines: Sequence[str] = ()) -> Path:
             raise MissingImplementationError(f"nvcc refused {source.name}: {done.stderr.strip()[-2000:]}")
         built.replace(cubin)
     return cubin
+
+
+def _text(source: Path) -> bytes:
+    """The source and what it includes of ours."""
+    text = source.read_bytes()
+    included = re.findall(rb'^#include "([^"]+)"', text, re.MULTILINE)
+    return b"".join([text, *(_text(source.parent / name.decode()) for name in included)])
 
 
 @dataclass(slots=True)

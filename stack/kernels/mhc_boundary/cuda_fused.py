@@ -68,7 +68,7 @@ def mhc_boundary(
     next_comb = torch.empty((tokens, streams, streams), dtype=torch.float32, device=X_TNC.device)
     if not tokens:
         return X_TNC, x_TC, next_post, next_comb
-    terms, splits = _terms(site.fn_MD), -(-channels // MIX_CHANNELS)
+    terms, splits = bf16_terms(site.fn_MD), -(-channels // MIX_CHANNELS)
     sums = torch.empty((tokens, splits, 2 * streams + streams * streams + 1), dtype=torch.float32, device=X_TNC.device)
     counters = _counters(X_TNC.device)
     arguments = BoundaryArguments(
@@ -164,7 +164,7 @@ def _counters(device: "torch.device") -> "Tensor":
     return torch.zeros(MAX_SLABS, dtype=torch.int32, device=device)
 
 
-def _terms(fn_MD: "Tensor") -> "Tensor":
+def bf16_terms(fn_MD: "Tensor") -> "Tensor":
     """`fn` as BF16 terms [1 or 2, M, D]; computed once a parameter (it synchronises, so before any capture)."""
     import torch
 

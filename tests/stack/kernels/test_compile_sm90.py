@@ -202,7 +202,7 @@ def test_experts(compiled: list[str], rows: int, fp8: bool) -> None:
     assert {"moe_route", "_grouped", "moe_combine"} <= set(compiled)
 
 
-@pytest.mark.parametrize("name", ["cuda_fused", "cuda_unfused"])
+@pytest.mark.parametrize("name", ["cuda_fused", "cuda_unfused", "cuda_cluster"])
 @pytest.mark.parametrize("width", [256, 4096])
 def test_boundary(compiled: list[str], name: str, width: int) -> None:
     site = SimpleNamespace(fn_MD=torch.rand(24, 4 * width), base_M=torch.zeros(24), scale_3=torch.zeros(3))
