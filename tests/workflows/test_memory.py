@@ -42,13 +42,21 @@ def test_every_step_of_the_capacity_ladder_holds_more_in_the_same_bytes() -> Non
 
 
 def test_running_limits_and_retuned_loads_move_with_the_budget() -> None:
-    small, large = with_budget(56 * 2**20), with_budget(96 * 2**20)
+    small, large = with_budget(64 * 2**20), with_budget(96 * 2**20)
     for row in (*LADDER, "fp8_kv_mtp516"):
         (less, fewer), (more, most) = point(row, "sp99_9_tuned", small), point(row, "sp99_9_tuned", large)
         assert fewer < most
         assert less.conditions["scaled"]["concurrency"] == fewer + max(1, round(fewer * 8 / 132))
         assert less.conditions["scaled"]["concurrency"] < more.conditions["scaled"]["concurrency"]
         assert less.settings["decode"].get("scheduler.max_running") is None
+
+
+@pytest.mark.parametrize("workload", ["sp99_9", "sp99_9_same", "sp99_9_tuned"])
+def test_what_is_planned_for_is_what_is_sent(workload: str) -> None:
+    plan = plan_session("decode/baseline", workload, testbed_id="cpu")
+    memory = memory_plan(configuration_of(generating_instance(plan.processes)), plan.model)
+    sent = plan.conditions["scaled"]
+    assert (memory["planned_context"], memory["planned_output"]) == (sent["input_len"], sent["output_len"])
 
 
 def test_the_published_margin_is_kept() -> None:
