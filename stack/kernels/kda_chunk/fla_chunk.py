@@ -1,11 +1,10 @@
 """fla's chunked KDA in Triton, launch choices pinned; the state runs through each sequence serially."""
 
-import torch
 from torch import Tensor
 
 from stack.kernels.devices import hopper_only, package_missing
 from stack.kernels.kda_chunk.fla_configs import chunk_kda_fwd
-from stack.kernels.kda_chunk.segments import CHUNK, plan
+from stack.kernels.kda_chunk.segments import CHUNK, begin_pass, entering_states
 
 
 def missing(device: str) -> str | None:
@@ -30,15 +29,11 @@ def kda_chunk(
     extend_lens: tuple[int, ...],
 ) -> Tensor:
     """See the op's contract. Requests with rows come first in `slot_R`."""
-    lens = tuple(length for length in extend_lens if length)
-    cut = plan(lens, v_THD.device)
-    o_THD = torch.empty_like(v_THD, memory_format=torch.contiguous_format)
-    o_THD[cut.rows :].zero_()
-    if not lens:
+    cut, o_THD = begin_pass(v_THD, extend_lens)
+    if not cut.rows:
         return o_THD
-    slots, real = slot_R[: len(lens)].long(), slice(0, cut.rows)
-    resumes = has_state_R[: len(lens), None, None, None].bool()
-    state = torch.where(resumes, state_SHKV[slots].float(), 0.0)
+    real = slice(0, cut.rows)
+    slots, state = entering_states(state_SHKV, slot_R, has_state_R, cut)
     o, final, *_ = chunk_kda_fwd()(
         q=q_THD[None, real], k=k_THD[None, real], v=v_THD[None, real], g=f_THD[None, real].contiguous(),
         beta=b_TH[None, real].float().sigmoid(), scale=1.0, initial_state=state, output_final_state=True,

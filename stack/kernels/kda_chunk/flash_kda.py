@@ -8,7 +8,7 @@ out. Needs a wheel that reads this PyTorch's tensors.
 from typing import TYPE_CHECKING
 
 from stack.kernels.devices import hopper_only, package_missing
-from stack.kernels.kda_chunk.segments import plan
+from stack.kernels.kda_chunk.segments import begin_pass, entering_states
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,15 +60,12 @@ def kda_chunk(
     """See the op's contract. Requests with rows come first in `slot_R`."""
     import torch
 
-    lens = tuple(length for length in extend_lens if length)
-    cut = plan(lens, v_THD.device)
-    o_THD = torch.empty_like(v_THD, memory_format=torch.contiguous_format)
-    o_THD[cut.rows :].zero_()
-    if not lens:
+    cut, o_THD = begin_pass(v_THD, extend_lens)
+    if not cut.rows:
         return o_THD
-    slots, real = slot_R[: len(lens)].long(), slice(0, cut.rows)
-    resumes = has_state_R[: len(lens), None, None, None].bool()
-    initial = torch.where(resumes, state_SHKV[slots].float(), 0.0).transpose(-1, -2).contiguous()
+    real = slice(0, cut.rows)
+    slots, entering = entering_states(state_SHKV, slot_R, has_state_R, cut)
+    initial = entering.transpose(-1, -2).contiguous()
     final = torch.empty_like(initial)
     rows = (x[None, real].contiguous() for x in (q_THD, k_THD, v_THD, f_THD, b_TH))
     _forward(*rows, o_THD[None, real], A_log_H, dt_bias_HD, lower_bound, initial, final, cut.cu_seqlens)

@@ -116,19 +116,22 @@ def test_convolution(compiled: list[str], name: str) -> None:
 
 
 @pytest.mark.parametrize("lens", [(5,), (4096, 64, 1)])
-def test_segments(compiled: list[str], lens: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    from stack.kernels.kda_chunk import split_chunk
-
-    rows = sum(lens)
-    wide = bf16(rows, 16, 128)
-    prepared = (wide, wide, wide, wide, bf16(rows, 16, 64))
-    monkeypatch.setattr(split_chunk, "_prepare", lambda *tensors: prepared)
-    state, requests = torch.zeros(5, 16, 2, 128, 128), len(lens)
-    split_chunk.kda_chunk(
+def test_segments(compiled: list[str], lens: tuple[int, ...]) -> None:
+    rows, requests = sum(lens), len(lens)
+    wide, state = bf16(rows, 16, 128), torch.zeros(5, 16, 2, 128, 128)
+    impl("kda_chunk", "cuda_prepared")(
         wide, wide, wide, wide, bf16(rows, 16), torch.zeros(16), torch.zeros(16, 128), state[:, :, 0], ints(requests),
         ints(requests + 1), torch.ones(requests, dtype=torch.bool), lower_bound=-5.0, extend_lens=lens,
     )  # fmt: skip
-    assert ("_summaries" in compiled) == (max(lens) > 2000) and {"kda_gates", "_entries", "_scan"} <= set(compiled)
+    assert ("_summaries" in compiled) == (max(lens) > 2000) and {"kda_prepare", "_entries", "_scan"} <= set(compiled)
+
+
+def test_gates(compiled: list[str]) -> None:
+    from stack.kernels.kda_chunk import segments, split_chunk
+
+    cut = segments.plan((70,), torch.device("cpu"))
+    split_chunk._gate_rows(bf16(70, 16, 128), bf16(70, 16), torch.zeros(16), torch.zeros(16, 128), cut, -5.0)
+    assert compiled == ["kda_gates"]
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])

@@ -9,6 +9,8 @@ import torch
 
 from stack.kernels import cuda_source
 from stack.kernels.catalog import OPS
+from stack.kernels.kda_chunk.cuda_prepared import prepare
+from stack.kernels.kda_chunk.segments import begin_pass, entering_states
 from tests.stack.kernels import cuda_on_cpu
 from tools.gpu.micro import inputs
 from tools.gpu.micro.compare import distance, run
@@ -45,3 +47,39 @@ def test_boundary_in_clusters(rows: int, width: int, first: bool, exact: bool) -
     torch.manual_seed(rows)
     call: Any = inputs.mhc_boundary("cpu", rows, width, first, bf16_fn=exact)
     assert_agrees("mhc_boundary", "cuda_cluster", call, 4e-3)
+
+
+@pytest.mark.parametrize(
+    ("lens", "padding", "lower_bound"), [((5,), 0, -5.0), ((64, 1, 130), 7, -5.0), ((100,), 0, -0.5)]
+)
+def test_prepared_chunks(lens: tuple[int, ...], padding: int, lower_bound: float) -> None:
+    torch.manual_seed(len(lens))
+    call: Any = inputs.kda_chunk("cpu", list(lens), padding, 2)
+    call.kwargs["lower_bound"] = lower_bound
+    want = run(OPS["kda_chunk"].module("reference").kda_chunk, call, "cpu")
+    got = run(chunks_in_turn, call, "cpu")
+    errors = [distance(a, b) for a, b in zip(got, want, strict=True)]
+    assert max(errors) <= 6e-3, errors
+
+
+def chunks_in_turn(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, f: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor,
+    dt_bias: torch.Tensor, state_SHKV: torch.Tensor, slot_R: torch.Tensor, start_R1: torch.Tensor,
+    has_state_R: torch.Tensor, *, lower_bound: float, extend_lens: tuple[int, ...],
+) -> torch.Tensor:  # fmt: skip
+    """`cuda_prepared` with its serial part in plain FP32."""
+    cut, o_THD = begin_pass(v, extend_lens)
+    slots, states = entering_states(state_SHKV, slot_R, has_state_R, cut)
+    p = prepare(q, k, v, f, b, a_log, dt_bias, cut, lower_bound)
+    for n, (request, _) in enumerate(cut.chunk_indices.tolist()):
+        end = int(cut.chunk_ends[n]) + 1
+        begin = int(cut.chunk_ends[n - 1]) + 1 if n else 0
+        w, u, qg, kg, scores = (
+            x[begin:end].float().transpose(0, 1) for x in (p.w_THD, p.u_THD, p.qg_THD, p.kg_THD, p.scores_THC)
+        )
+        fresh = u - w @ states[request]
+        inside = torch.where(torch.ones(end - begin, end - begin).tril() > 0, scores[:, :, : end - begin], 0.0)
+        o_THD[begin:end] = (inside @ fresh + qg @ states[request]).transpose(0, 1).to(o_THD.dtype)
+        states[request] = states[request] * torch.exp2(p.ends_NHD[n])[..., None] + kg.transpose(1, 2) @ fresh
+    state_SHKV[slots] = states.to(state_SHKV.dtype)
+    return o_THD

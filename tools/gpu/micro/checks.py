@@ -98,7 +98,7 @@ def _linear_attention() -> Iterator[Check]:
     for lens, padding in (([5], 0), ([64, 1, 130], 7), ([300], 0)):
         for dtype in (F32, BF16):
             yield Check(
-                "kda_chunk", ("by_requests", "split_chunk", "flash_kda", "fla_chunk"), f"{lens} + {padding} {dtype}",
+                "kda_chunk", inputs.KDA_CHUNK, f"{lens} + {padding} {dtype}",
                 lambda n=lens, p=padding, d=dtype: inputs.kda_chunk("cpu", n, p, 4, d), 1.5e-2,
             )  # fmt: skip
     for dtype in (F32, BF16):

@@ -105,7 +105,7 @@ def _linear_attention() -> Iterator[Shape]:
     ):
         rows = sum(lens)
         yield Shape(
-            "kda_chunk", ("by_requests", "split_chunk", "flash_kda", "fla_chunk"), f"{len(lens)} x {lens[0]}, 16 heads",
+            "kda_chunk", inputs.KDA_CHUNK, f"{len(lens)} x {lens[0]}, 16 heads",
             lambda n=lens: inputs.kda_chunk("cuda", n, 0, HEADS),
             rows * HEADS * 128 * 2 * 5, 0.0, BF16_RATE, anchor, target,
         )  # fmt: skip
