@@ -20,7 +20,9 @@ from workflows.resolution import resolve
 from workloads.files import write_atomically
 
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-WAIT_FOR_ROUTER = 'until curl -sf "http://${NODE_A:-127.0.0.1}:8090/v1/models" > /dev/null; do sleep 5; done'
+ROUTER = "http://${NODE_A:-127.0.0.1}:8090"
+GONE = '{ echo "a process has ended; its log in logs/ says why" >&2; exit 1; }'
+STOP_OTHERS = "trap 'kill $(jobs -p) 2> /dev/null || true' EXIT"
 EXAMPLE_HOSTS = ("192.0.2.10", "192.0.2.11")
 
 
@@ -90,15 +92,23 @@ def _h200(
 
 
 def _host_script(commands: Sequence[Command], nodes: dict[str, str], title: str) -> str:
-    lines = ["#!/usr/bin/env bash", f"# {title}: the processes of one host.", "set -euo pipefail", "mkdir -p logs"]
-    lines += [f"export {key}={quote(value)}" for key, value in nodes.items()]
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {title}: the processes of one host. What begins with /path/to is yours to fill in.",
+    ]
+    lines += ["set -euo pipefail", "mkdir -p logs"]
+    lines += [f'export {key}="${{{key}:-{value}}}"' for key, value in nodes.items()]
     lines += ["trap 'kill 0' EXIT", ""]
+    started = 0
     for command in commands:
         if command.name == "bench":
-            lines += ["# flush every prefill and decode cache before a measured run, then:"]
+            lines += ["# Every prefill and decode cache is empty before the measured run.",
+                      f'curl -sf -X POST "{ROUTER}/flush_cache"', ""]  # fmt: skip
         lines += [_subshell(command, background=command.name != "bench"), ""]
+        started += command.name != "bench"
         if command.name == "router":
-            lines += [WAIT_FOR_ROUTER, ""]
+            alive = f'[ "$(jobs -rp | wc -l)" -eq {started} ] || {GONE}'
+            lines += [f'until curl -sf "{ROUTER}/v1/models" > /dev/null; do {alive}; sleep 5; done', ""]
     if commands[-1].name != "bench":
         lines.append("wait -n")
     return "\n".join(lines) + "\n"
@@ -115,16 +125,22 @@ def _subshell(command: Command, *, background: bool) -> str:
 
 
 def _launcher(names: Sequence[str], addresses: Sequence[str], placement: str) -> str:
-    lines = ["#!/usr/bin/env bash", "set -euo pipefail"]
+    """Starts every host's script; when one of them ends, so do the others."""
+    lines = ["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', STOP_OTHERS]
     if placement == "srun":
         lines.append("# Inside one allocation: sbatch --nodes=2 --exclusive launch.sh")
         lines.append('mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")')
+        for index, node in enumerate("AB" if names[0] == "host_a.sh" else ""):
+            address = f"getent ahostsv4 \"${{NODES[{index}]}}\" | awk 'NR == 1 {{ print $1 }}'"
+            lines.append(f'NODE_{node}="$({address})" && export NODE_{node}')
         for index, name in enumerate(names):
             where = f'--nodes=1 --ntasks=1 --nodelist="${{NODES[{index}]}}" --kill-on-bad-exit=1'
             lines.append(f"srun {where} bash {name} &")
     else:
+        if set(addresses) <= set(EXAMPLE_HOSTS):
+            lines.append("# These addresses are examples: np1d plan ... --hosts A --hosts B writes yours.")
         for name, address in zip(names, addresses, strict=True):
-            lines.append(f"ssh {quote(address)} bash -s < {name} &")
+            lines.append(f'ssh -tt {quote(address)} "bash -c $(printf %q "$(cat {name})")" < /dev/null &')
     lines.append("wait -n")
     return "\n".join(lines) + "\n"
 
