@@ -68,6 +68,7 @@ class Catalog:
     engines: dict[str, schema.Engine]
     mechanisms: dict[str, schema.Mechanism]
     launches: dict[str, Any]
+    data: dict[str, schema.DataFile] = dataclasses.field(default_factory=dict)
 
     def row(self, name: str) -> CatalogRow:
         """The row of that name. Raises CatalogError with the nearest names; a published name is understood too."""
@@ -170,6 +171,7 @@ def load_catalog(folder: Path = schema.CONFIG_FOLDER) -> Catalog:
         engines=_parse_map(schema.Engine, load(folder / "engines.yaml")),
         mechanisms=_parse_map(schema.Mechanism, load(folder / "mechanisms.yaml")),
         launches=load(folder / "launches.yaml").data,
+        data=_parse_map(schema.DataFile, load(folder / "data.yaml")),
     )
     catalog = _with_ascend(catalog, load(folder / "launches_ascend.yaml"))
     _check_references(catalog, ladders_yaml)
@@ -240,6 +242,10 @@ def _check_references(catalog: Catalog, source: LocatedYaml) -> None:
             if workload not in catalog.workloads:
                 where = source.where("suites", suite_id, "workloads")
                 raise CatalogError(f"{where}: there is no workload {workload}{nearest(workload, catalog.workloads)}")
+    for name, traffic in catalog.workloads.items():
+        if traffic.data and traffic.data not in catalog.data:
+            where = source.where("workloads", name)
+            raise CatalogError(f"{where}: there is no data file {traffic.data}{nearest(traffic.data, catalog.data)}")
     for name, testbed in catalog.testbeds.items():
         if testbed.model not in catalog.models:
             raise CatalogError(

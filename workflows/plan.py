@@ -19,6 +19,8 @@ from workflows.identity import canonical, digest
 from workloads.files import read_json, write_json
 
 PLAN_SCHEMA = "plan/1"
+MAX_SHOWN = 200
+"""Characters of a value that a list of differences shows."""
 
 
 class Part(BaseModel):
@@ -80,6 +82,14 @@ class ClientPlan(Part):
     """A `workloads.spec.Workload`, complete."""
 
 
+class DataNeed(Part):
+    """A file that the client reads: where it must lie, and its digest."""
+
+    name: str
+    path: str
+    sha256: str
+
+
 class Limits(Part):
     """How long things may take, and what must be free before anything starts."""
 
@@ -110,6 +120,7 @@ class Plan(Part):
     conditions: dict[str, Any]
     """Published and scaled lengths and loads, side by side."""
     model: dict[str, Any]
+    data: tuple[DataNeed, ...] = ()
     processes: tuple[ProcessPlan, ...]
     client: ClientPlan
     limits: Limits
@@ -141,16 +152,22 @@ def read_plan(path: Path) -> Plan:
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """`path: old -> new` for every value that differs between two plans."""
+    """`path: old -> new` for every value that differs between two plans; an entry of a list goes by its `name`."""
     before, after = dict(_leaves(old, "")), dict(_leaves(new, ""))
     return [
-        f"{path}: {before.get(path, 'absent')} -> {after.get(path, 'absent')}"
+        f"{path}: {_short(before.get(path, 'absent'))} -> {_short(after.get(path, 'absent'))}"
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
     ]
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
+
+
 def _leaves(node: Any, prefix: str) -> list[tuple[str, str]]:
+    if isinstance(node, list) and node and all(isinstance(entry, dict) and "name" in entry for entry in node):
+        node = {entry["name"]: entry for entry in node}
     if isinstance(node, dict) and node:
         return [
             leaf for key, child in node.items() for leaf in _leaves(child, f"{prefix}.{key}" if prefix else str(key))

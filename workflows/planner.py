@@ -12,11 +12,11 @@ from workflows.engines import router, stack
 from workflows.errors import CatalogError, NotApplicableError
 from workflows.identity import MEASURE_VERSION
 from workflows.memory import configuration_of, generating_instance, memory_plan
-from workflows.plan import Cell, ClientPlan, Limits, Plan, ProcessPlan
+from workflows.plan import Cell, ClientPlan, DataNeed, Limits, Plan, ProcessPlan
 from workflows.resolution import Resolution, resolve
 from workflows.scaling import Shape, published_shape, retuned, scaled, scaled_settings
-from workflows.schema import Model, Testbed
-from workloads.spec import SpecError, load_template, parse
+from workflows.schema import Model, QuestionRules, SuiteWorkload, Testbed
+from workloads.spec import ASKED_ONCE, SpecError, load_template, parse
 from workloads.spec import resolve as resolve_workload
 
 
@@ -46,8 +46,10 @@ class _Planner:
         self._resolution = resolution
         self._entry = resolution.entry
         self._testbed: Testbed = catalog.testbed(resolution.testbed_id)
-        self._model: Model = catalog.models[self._testbed.model]
         self._workload_id = workload
+        self._questions = self._testbed.questions.get(workload) or QuestionRules()
+        self._model_id = self._questions.model or self._testbed.model
+        self._model: Model = catalog.models[self._model_id]
         self._session = session
         concurrency = catalog.concurrency(self._entry.name, workload)
         self._published: Shape = published_shape(catalog.workloads[workload], concurrency)
@@ -73,6 +75,7 @@ class _Planner:
             labels=self._labels(),
             conditions={"published": _conditions(self._published), "scaled": _conditions(self._shape)},
             model=self._model_facts(),
+            data=self._data(),
             processes=processes,
             client=self._client(processes),
             limits=Limits(
@@ -88,6 +91,15 @@ class _Planner:
         measured = configuration_of(generating_instance(self._processes()))
         memory = memory_plan(measured, self._model_facts())
         return retuned(int(memory["max_running"]), self._testbed)
+
+    @property
+    def _traffic(self) -> SuiteWorkload:
+        return self._catalog.workloads[self._workload_id]
+
+    @property
+    def _forces_acceptance(self) -> bool:
+        """Random weights accept nothing by nature; but a forced answer is not the model's, so none is ever scored."""
+        return self._model.weights_label == "random" and self._shape.questions is None
 
     def _cell(self) -> Cell:
         default = self._testbed.engine == self._resolution.engine
@@ -115,7 +127,7 @@ class _Planner:
         }
         if settings.get("speculation.method", "off") == "dflash2":
             settings["speculation.draft_path"] = model.draft_path
-        if self._accept_length and model.weights_label == "random":
+        if self._accept_length and self._forces_acceptance:
             settings["speculation.force_accept_length"] = self._accept_length
         budget = self._testbed.budgets[self._entry.suite_id]
         settings["cache.budget_bytes"] = budget.get(half, budget.get("single"))
@@ -169,7 +181,7 @@ class _Planner:
             "input_len": shape.input_len,
             "output_len": shape.output_len,
             "shared_ratio": shape.shared_ratio,
-            "groups": self._catalog.workloads[self._workload_id].groups,
+            "groups": self._traffic.groups,
             "concurrency": shape.concurrency,
             "vocab_low": self._model.vocab_low,
             "vocab_high": self._model.vocab_high,
@@ -183,7 +195,27 @@ class _Planner:
             "gpu": "required" if self._testbed.platform == "cuda" else "absent",
             "stall_s": rules.stall_s,
             "accept_length": self._accept_band(),
+            **(self._scored() if shape.questions else {}),
+            **self._traffic.parameters,
+            **{name: value for need in self._data() for name, value in (("path", need.path), ("sha256", need.sha256))},
         }
+
+    def _scored(self) -> dict[str, Any]:
+        """Every question once in a pass, nothing beside; answers are scored, so nothing is said of throughput."""
+        return {
+            "requests_per_pass": self._shape.questions,
+            "scoring": {"truncated": self._questions.truncated},
+            "flush": "before_session",
+            "min_window_s": 0.0,
+            **ASKED_ONCE,
+        }
+
+    def _data(self) -> tuple[DataNeed, ...]:
+        name = self._traffic.data
+        if name is None:
+            return ()
+        file = self._catalog.data[name]
+        return (DataNeed(name=name, path=file.path, sha256=file.sha256),)
 
     def _requests_per_pass(self) -> int | None:
         rules = self._testbed.session
@@ -194,7 +226,11 @@ class _Planner:
 
     def _accept_band(self) -> tuple[float, float] | None:
         expected, tolerance = self._accept_length, self._testbed.session.accept_tolerance
-        return None if expected is None else (expected * (1 - tolerance), expected * (1 + tolerance))
+        return (
+            None
+            if expected is None or self._shape.questions
+            else (expected * (1 - tolerance), expected * (1 + tolerance))
+        )
 
     def _labels(self) -> dict[str, Any]:
         decode = self._settings["decode"]
@@ -215,7 +251,7 @@ class _Planner:
 
     def _model_facts(self) -> dict[str, Any]:
         return {
-            "name": self._testbed.model,
+            "name": self._model_id,
             "what": self._model.what,
             "path": self._model.path,
             "weights": self._model.weights,
@@ -229,4 +265,5 @@ def _conditions(shape: Shape) -> dict[str, Any]:
         "output_len": shape.output_len,
         "shared_ratio": shape.shared_ratio,
         "concurrency": shape.concurrency,
+        **({"questions": shape.questions} if shape.questions else {}),
     }

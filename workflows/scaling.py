@@ -6,7 +6,7 @@ value, since it is what the ladders vary. Both sides of the scaling go into the 
 
 import dataclasses
 
-from workflows.schema import SuiteWorkload, Testbed
+from workflows.schema import QuestionRules, SuiteWorkload, Testbed
 
 PUBLISHED_MARGIN = 8 / 132
 """By how much the published client's concurrency (140) exceeds the running limit of the last row (132)."""
@@ -20,6 +20,8 @@ class Shape:
     output_len: int
     shared_ratio: float
     concurrency: int
+    questions: int | None = None
+    """Questions of a pass, where answers are scored."""
 
     @property
     def shared_len(self) -> int:
@@ -29,11 +31,13 @@ class Shape:
 
 def published_shape(workload: SuiteWorkload, concurrency: int) -> Shape:
     """The shape as published, with a row's own concurrency."""
-    return Shape(workload.input_len, workload.output_len, workload.shared_ratio, concurrency)
+    return Shape(workload.input_len, workload.output_len, workload.shared_ratio, concurrency, workload.questions)
 
 
 def scaled(shape: Shape, testbed: Testbed, workload: str) -> Shape:
     """The same traffic on this testbed."""
+    if shape.questions is not None:
+        return _asked(shape, testbed.questions.get(workload) or QuestionRules())
     scaling, by = testbed.scaling, testbed.scaling.divisors(workload)
     least = min(scaling.min_concurrency, shape.concurrency)
     concurrency = max(least, round(shape.concurrency / by.concurrency_divisor))
@@ -42,6 +46,17 @@ def scaled(shape: Shape, testbed: Testbed, workload: str) -> Shape:
         output_len=max(min(scaling.min_output, shape.output_len), shape.output_len // by.output_divisor),
         shared_ratio=shape.shared_ratio,
         concurrency=min(concurrency, scaling.max_concurrency or concurrency),
+    )
+
+
+def _asked(shape: Shape, rules: QuestionRules) -> Shape:
+    """Questions keep their texts; a testbed asks fewer of them, fewer at a time, and lets answers be shorter."""
+    return dataclasses.replace(
+        shape,
+        input_len=rules.input_len or shape.input_len,
+        output_len=rules.output_len or shape.output_len,
+        concurrency=rules.concurrency or shape.concurrency,
+        questions=rules.count or shape.questions,
     )
 
 

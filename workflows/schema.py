@@ -100,6 +100,12 @@ class SuiteWorkload(Strict):
     """Client concurrency where no row says another."""
     retuned: bool = False
     """Whether the client's concurrency follows from what the measured instance's memory holds, row by row."""
+    questions: int | None = Field(default=None, ge=1)
+    """Questions that a pass asks, where answers are scored. Lengths are the texts' own: no divisor touches them."""
+    data: Id | None = None
+    """Its file, by name in `data.yaml`."""
+    parameters: dict[str, Any] = {}
+    """Further parameters of the template."""
 
 
 class Suite(Strict):
@@ -187,6 +193,21 @@ class Scaling(Strict):
         )
 
 
+class QuestionRules(Strict):
+    """How a testbed asks one workload of questions; what is absent is as published."""
+
+    count: int | None = Field(default=None, ge=1)
+    """Questions of a pass, the first ones."""
+    input_len: int | None = Field(default=None, ge=1)
+    """Tokens of the longest prompt by the model's own tokenizer, for the memory solver."""
+    output_len: int | None = Field(default=None, ge=1)
+    concurrency: int | None = Field(default=None, ge=1)
+    truncated: Literal["unanswered", "last_number"] = "unanswered"
+    """What an answer counts as that is cut off at its limit."""
+    model: Id | None = None
+    """Weights that are asked in place of the testbed's."""
+
+
 class SessionRules(Strict):
     """How long things may take, and how much is measured."""
 
@@ -230,6 +251,8 @@ class Testbed(Strict):
     budgets: dict[Id, dict[Literal["prefill", "decode", "single"], int]] = {}
     """Bytes for caches, one number for a ladder and role: rows differ in what they do with the same memory."""
     scaling: Scaling = Scaling()
+    questions: dict[Id, QuestionRules] = {}
+    """By workload of scored questions."""
     session: SessionRules
     labels: dict[str, str] = {}
 
@@ -238,6 +261,17 @@ class Testbed(Strict):
         if self.engine not in self.engines:
             raise ValueError(f"engine {self.engine} must be among engines")
         return self
+
+
+class DataFile(Strict):
+    """A file that a workload reads and that is not part of the repository."""
+
+    what: str
+    path: str
+    """Where it is kept, under the repository."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    url: str = Field(pattern=r"^https://")
+    licence: str
 
 
 class Engine(Strict):

@@ -18,7 +18,7 @@ from workloads.client import Target, run_workload
 from workloads.files import write_json
 from workloads.preparation import NotReadyError
 from workloads.scoring import MARGIN, compare_folders, items_of, score_folder
-from workloads.spec import Scoring, SpecError, Workload, resolve
+from workloads.spec import ASKED_ONCE, Scoring, SpecError, Workload, resolve
 
 PUBLISHED_SHA256 = "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"
 
@@ -43,14 +43,10 @@ def accuracy_workload(
         raise SpecError(f"questions is 1314 (without the examples) or 1319 (all), not {questions}")
     given = {
         "path": data, "sha256": sha256, "skip_shots": questions == 1314, "output_len": max_tokens, "model": model,
-        "endpoint": endpoint, "concurrency": concurrency, "passes": runs, **SCORED,
+        "endpoint": endpoint, "concurrency": concurrency, "passes": runs, **ASKED_ONCE,
     }  # fmt: skip
     count = len(items_of(resolve("gsm8k_5shot", given)))
     return resolve("gsm8k_5shot", given | {"requests_per_pass": min(count, limit or count)})
-
-
-SCORED = {"warmup_requests": 0, "handover": False, "keep_full": False, "min_concurrency_share": 0.0}
-"""What makes a workload of questions ask each of them once in a pass, and nothing beside."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from workloads.slo import Slo
 
 SPECS_FOLDER = Path(__file__).parent / "specs"
+ASKED_ONCE = {"warmup_requests": 0, "handover": False, "keep_full": False, "min_concurrency_share": 0.0}
+"""Parameters with which a template of questions asks each of them once in a pass, and nothing beside."""
 
 
 class SpecError(ValueError):
