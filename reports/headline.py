@@ -114,6 +114,11 @@ def _notes(material: Material) -> list[str]:
         notes.append(
             f"At least {least} valid session{'s' * (least != 1)} a cell" + (": no intervals." if least < 2 else ".")
         )
+    if redone := [session for session in results.sessions if session.newer]:
+        notes.append(
+            f"{len(redone)} session{'s' * (len(redone) != 1)} kept the last valid result, since a newer attempt is "
+            "none; the reasons are under failures."
+        )
     if results.not_ok or results.not_ended:
         notes.append(
             f"{len(results.not_ok)} failed or invalid and {len(results.not_ended)} unfinished sessions are listed "

@@ -41,6 +41,12 @@ class Session:
         return f"{self.cell} s{self.index}"
 
     @property
+    def newer(self) -> str:
+        """Why a newer attempt than this valid one is no result; empty when there is none."""
+        newer = self.status.get("newer") or {}
+        return f"attempt {newer['attempt']}, {newer['kind']}: {newer['reason']}" if newer else ""
+
+    @property
     def labels(self) -> dict[str, str]:
         """What is simulated or scaled."""
         labels: dict[str, str] = self.plan.get("labels", {})

@@ -1,11 +1,11 @@
 """The folder of one attempt, and how it becomes a result.
 
 An attempt writes only into a folder of its own and keeps all of it. What it has to say goes to the log and to standard
-error. A success links its files into the result's folder, `status.json` last; a failure takes away what was there,
-since it answers another question, and says why; an interruption leaves an earlier result alone.
+error. A success links its files into the result's folder, `status.json` last; a failure takes their places and says
+why, until `workflows.standing` puts an earlier valid result back; an interruption leaves an earlier result alone.
 """
 
-import os
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -14,19 +14,10 @@ from typing import Any
 from workflows import provenance
 from workflows.identity import measured_code
 from workflows.plan import Plan
-from workloads.files import read_json, write_json
+from workflows.standing import RESULTS, place
+from workloads.files import write_json
 
 STATUS_SCHEMA = "status/1"
-RESULTS = (
-    "plan.json",
-    "requests.parquet",
-    "chunks.parquet",
-    "client.json",
-    "engine.jsonl",
-    "gpu.jsonl",
-    "provenance.json",
-)
-"""Files of a result, in the order in which they take their places."""
 KEPT_OF_FAILURES = ("plan.json", "provenance.json")
 
 
@@ -49,7 +40,7 @@ class Attempt:
         """A line for the person who waits, kept in the log."""
         line = f"{self.plan.cell.name}: {sentence}"
         for path in self._logs:
-            with path.open("a", encoding="utf-8") as log:
+            with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as log:  # a full disk silences no one
                 log.write(f"{time.strftime('%H:%M:%S')} {sentence}\n")
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
@@ -59,7 +50,7 @@ class Attempt:
         self._write_provenance()
         (self.out / "status.json").unlink(missing_ok=True)
         for name in RESULTS:
-            _place(self.folder / name, self.out / name)
+            place(self.folder / name, self.out / name)
         status = self._status("ok", None, "", duration_s)
         write_json(self.folder / "status.json", status)
         write_json(self.out / "status.json", status)
@@ -73,13 +64,13 @@ class Attempt:
             self._write_provenance()
             write_json(self.folder / "status.json", status)
             if kind != "interrupted":
+                write_json(self.out / "status.json", status)  # first: on a full disk all stays as it was
                 for name in RESULTS:
                     kept = self.folder / name if name in KEPT_OF_FAILURES else None
-                    _place(kept, self.out / name)
-                write_json(self.out / "status.json", status)
+                    place(kept, self.out / name)
         except OSError as error:
-            sys.stderr.write(f"{self.plan.cell.name}: could not write status.json: {error.strerror}\n")
-        self.say(f"FAILED ({kind}): {reason}")
+            self.say(f"status.json could not be written: {error.strerror}")
+        self.say(reason if kind == "interrupted" else f"FAILED ({kind}): {reason}")
         return status
 
     def last_words(self, name: str, lines: int = 12) -> list[str]:
@@ -114,45 +105,6 @@ class Attempt:
     def _write_provenance(self) -> None:
         body = {"schema": "provenance/1", **provenance.facts(), **self.provenance, "key": self.plan.key}
         write_json(self.folder / "provenance.json", body)
-
-
-def restore_finished(results: Path) -> list[Path]:
-    """Give sessions below `results` their last finished result back where a new attempt was cut off before it had one.
-
-    Snakemake takes an output away before it makes it anew, so an interrupt would otherwise hide a result that is still
-    there. A result that was taken away on purpose has no later attempt and stays away. Returns the folders; whether
-    such a result is still wanted is for the next run to decide.
-    """
-    restored = []
-    for attempts in sorted(results.glob("*/*/*/*/s*/attempts")):
-        if (attempts.parent / "status.json").exists():
-            continue
-        tries = sorted((path for path in attempts.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
-        finished = [path / "status.json" for path in tries if _is_ok(path / "status.json")]
-        if finished and finished[-1].parent != tries[-1]:
-            _place(finished[-1], attempts.parent / "status.json")
-            restored.append(attempts.parent)
-    return restored
-
-
-def _is_ok(status_file: Path) -> bool:
-    try:
-        return bool(read_json(status_file).get("status") == "ok")
-    except (OSError, ValueError):
-        return False
-
-
-def _place(source: Path | None, target: Path) -> None:
-    """Give `target` the content of `source` in one step; without a source there is no target."""
-    if source is None or not source.exists():
-        target.unlink(missing_ok=True)
-        return
-    if target.exists() and target.read_bytes() == source.read_bytes():
-        return
-    beside = target.with_name(f".{target.name}.new")
-    beside.unlink(missing_ok=True)
-    os.link(source, beside)
-    beside.replace(target)
 
 
 def _next_folder(parent: Path) -> Path:

@@ -10,10 +10,12 @@ from pathlib import Path
 from rich.console import Console
 
 from workflows.catalog import load_catalog
+from workflows.data import check_data
 from workflows.errors import WorkflowError
 from workflows.overview import Outcome, outcomes, result_table
 from workflows.provenance import gpus
 from workflows.runner import PROFILE, dry_run, run_snakemake
+from workflows.standing import take_away
 from workflows.targets import Selection
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,8 +51,10 @@ class Campaign:
             return 0
         if not self.profile:
             _require_gpus(selection)
+        _require_data(selection)
         if force:
-            _forget(folders)
+            for folder in folders:
+                take_away(ROOT / "results" / folder)
         err.print(f"{len(folders)} sessions selected on {selection.testbed}", highlight=False)
         code = run_snakemake(
             self._targets(selection, with_report), self._config(), profile=self.profile or PROFILE,
@@ -94,10 +98,9 @@ def _require_gpus(selection: Selection) -> None:
         )
 
 
-def _forget(folders: list[str]) -> None:
-    for folder in folders:
-        for name in ("status.json", "metrics.json"):
-            (ROOT / "results" / folder / name).unlink(missing_ok=True)
+def _require_data(selection: Selection) -> None:
+    """Refuse rows whose questions are not there, with the way out, before anything is started."""
+    check_data(need for folder in selection.folders for need in selection.plan_of(folder).data)
 
 
 def _place(outcome: Outcome) -> str:
@@ -106,9 +109,10 @@ def _place(outcome: Outcome) -> str:
 
 def _verdict(code: int, found: list[Outcome], folders: list[str], err: Console) -> int:
     if code == 130:
-        err.print("interrupted; finished sessions are kept, and the same command continues", highlight=False)
+        kept = f"{len(found)} of {len(folders)} sessions are finished and kept"
+        err.print(f"interrupted; {kept}, and the same command continues", highlight=False)
         return 130
-    invalid = [outcome for outcome in found if outcome.verdict != "VALID"]
+    invalid = [outcome for outcome in found if not outcome.is_good]
     missing = len(folders) - len(found)
     if invalid or missing:
         err.print(

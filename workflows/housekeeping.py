@@ -4,35 +4,39 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from workflows.catalog import Catalog
-from workflows.errors import WorkflowError
+from workflows.catalog import Catalog, nearest
+from workflows.errors import CatalogError, WorkflowError
 from workflows.identity import measured_code
 from workflows.overview import Outcome, outcomes
 from workflows.plan import Plan, difference, read_plan
 from workflows.planner import plan_session
+from workflows.standing import newer_words, take_away
 from workloads.files import read_json
 
-RESULT_FILES = ("status.json", "metrics.json")
+NOT_TESTBEDS = ("serve", "gate")
+"""Folders under `results/` that hold no cells of the tables."""
 IMPORTED = ("plan.json", "status.json", "provenance.json", "client.json", "requests.parquet", "chunks.parquet",
             "engine.jsonl", "gpu.jsonl")  # fmt: skip
 
 
 def failed(results: Path) -> list[Outcome]:
-    """Sessions that are no valid result."""
-    return [outcome for outcome in outcomes(results) if outcome.verdict != "VALID"]
+    """Sessions that are no valid result, or whose newest attempt is none."""
+    return [outcome for outcome in outcomes(results) if not outcome.is_good]
 
 
 def forget(found: list[Outcome]) -> None:
     """Take away the verdict files of these sessions, so that the next run measures them again; attempts stay."""
     for outcome in found:
-        for name in RESULT_FILES:
-            (outcome.folder / name).unlink(missing_ok=True)
+        take_away(outcome.folder)
 
 
 def orphans(results: Path, catalog: Catalog) -> Iterator[Path]:
     """Folders of sessions whose row or workload is no longer in the catalogue."""
     for path in sorted(results.glob("*/*/*/*/s*")):
         suite, row, workload = path.parts[-4:-1]
+        is_session = path.is_dir() and path.name[1:].isdigit() and path.parts[-5] not in NOT_TESTBEDS
+        if not is_session:
+            continue
         entry = catalog.rows.get(f"{suite}/{row}")
         if entry is None or workload not in entry.known_workloads:
             yield path
@@ -79,6 +83,22 @@ def _take_one(session: Path, results: Path) -> Path | None:
     return target
 
 
+def locate(cell: str, testbed: str, results: Path, catalog: Catalog) -> Path:
+    """Folder of the session meant by `suite/row[/workload[/s<k>]]`. Raises CatalogError for unknown names."""
+    suite, _, rest = cell.strip("/").partition("/")
+    row, _, rest = rest.partition("/")
+    workload, _, session = rest.partition("/")
+    catalog.testbed(testbed.removesuffix("_sglang"))
+    entry = catalog.row(f"{suite}/{row}" if row else suite)
+    known = entry.known_workloads
+    chosen = workload or next(iter(known), "")
+    if chosen not in known:
+        raise CatalogError(f"{entry.name} has no workload {chosen}{nearest(chosen, known)}")
+    if session and not (session[0] == "s" and session[1:].isdigit()):
+        raise WorkflowError(f"{session} is no session; they are called s0, s1 and so on")
+    return results / testbed / entry.suite_id / entry.row.id / chosen / (session or "s0")
+
+
 def why(folder: Path, catalog: Catalog) -> list[str]:
     """Reasons why this session would be measured again now; empty when it would not."""
     try:
@@ -93,6 +113,8 @@ def why(folder: Path, catalog: Catalog) -> list[str]:
     reasons = [f"setting {line}" for line in difference(_measured(old), _measured(new))]
     if status["status"] != "ok":
         reasons.append(f"it failed ({status['kind']}: {status['reason']}); `np1d rerun --failed` measures it again")
+    if status.get("newer"):
+        reasons.append(f"{newer_words(status['newer'])}; `np1d rerun --failed` measures it again")
     code = status.get("measured_code")
     now = measured_code(old.cell.engine, catalog.testbed(testbed).platform)
     if code and code != now:

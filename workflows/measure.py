@@ -11,12 +11,17 @@ from typing import Any
 
 from workflows.errors import WorkflowError
 from workflows.plan import Plan, read_plan
+from workflows.scored import with_score
+from workflows.standing import newer_words, settle
 from workloads.files import read_json, write_json
 from workloads.metrics import METRICS_FILE, METRICS_SCHEMA, write_session_metrics
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Write and return metrics.json of a session's folder. Raises WorkflowError when the session left no status."""
+    """Write and return metrics.json of a session's folder. An earlier valid attempt stands before a failed newer one.
+
+    Raises WorkflowError when the session left no status.
+    """
     plan = read_plan(folder / "plan.json")
     try:
         status = read_json(folder / "status.json")
@@ -26,6 +31,7 @@ def measure(folder: Path) -> dict[str, Any]:
         body = _measured(folder, plan)
     else:
         body = _failed(plan, status)
+    body = settle(folder, status, body, lambda attempt: _measured(attempt, read_plan(attempt / "plan.json")))
     write_json(folder / METRICS_FILE, body)
     return body
 
@@ -42,7 +48,7 @@ def _measured(folder: Path, plan: Plan) -> dict[str, Any]:
         )
     except (ValueError, OSError) as error:
         return _failed(plan, {"kind": "records", "reason": f"the records cannot be read: {error}"})
-    return body | _facts(plan)
+    return with_score(folder, plan, body) | _facts(plan)
 
 
 def _failed(plan: Plan, status: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = body.get("metrics", {}).get(body["metric"])
     value = f" {body['metric']} = {found:.4g}" if found is not None else ""
     name = f"{body['cell']['suite']}/{body['cell']['row']} {body['cell']['workload']} s{body['cell']['session']}"
-    sys.stderr.write(f"{name}: {verdict['verdict']}{value}{''.join('; ' + r for r in verdict['reasons'])}\n")
+    newer = f"; {newer_words(body['newer'])}" if body.get("newer") else ""
+    sys.stderr.write(f"{name}: {verdict['verdict']}{value}{''.join('; ' + r for r in verdict['reasons'])}{newer}\n")
     return 0
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from workflows.catalog import Catalog
 from workflows.resolution import Resolution
+from workflows.standing import newer_words
 from workloads.files import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +31,13 @@ class Outcome:
     metric: str
     value: float | None
     reason: str
+    newer: str = ""
+    """A newer attempt than the one that stands, and why it is no result."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the newest attempt is a valid result."""
+        return self.verdict == "VALID" and not self.newer
 
 
 def outcomes(results: Path) -> Iterator[Outcome]:
@@ -51,7 +59,8 @@ def _outcome(folder: Path, status: dict[str, Any]) -> Outcome:
         return Outcome(folder, status["cell"], "not measured", "", None, reason)
     value = body.get("metrics", {}).get(body["metric"])
     reasons = "; ".join(body["validity"]["reasons"])
-    return Outcome(folder, status["cell"], body["validity"]["verdict"], body["metric"], value, reasons)
+    newer = newer_words(body["newer"]) if body.get("newer") else ""
+    return Outcome(folder, status["cell"], body["validity"]["verdict"], body["metric"], value, reasons, newer)
 
 
 def row_table(resolutions: Iterable[Resolution], testbed: str) -> Table:
@@ -69,12 +78,14 @@ def row_table(resolutions: Iterable[Resolution], testbed: str) -> Table:
 def result_table(found: Iterable[Outcome], catalog: Catalog) -> Table:
     """Sessions, their value and why they are no result where they are none."""
     table = Table(box=None, pad_edge=False)
-    for name in ("cell", "session", "verdict", "value", "why"):
+    for name in ("testbed", "cell", "session", "verdict", "value", "why"):
         table.add_column(name, overflow="fold", no_wrap=name != "why")
     for outcome in found:
         cell = outcome.cell
         name = f"{cell.get('suite')}/{cell.get('row')} {cell.get('workload')}" if cell else str(outcome.folder)
         value = f"{outcome.value:,.1f} {outcome.metric}" if outcome.value is not None else ""
         style = {"VALID": "green", "INVALID": "red"}.get(outcome.verdict, "yellow")
-        table.add_row(name, f"s{cell.get('session', '?')}", Text(outcome.verdict, style), value, outcome.reason)
+        testbed = str(cell.get("testbed") or outcome.folder.parts[-5])
+        why = outcome.reason or outcome.newer
+        table.add_row(testbed, name, f"s{cell.get('session', '?')}", Text(outcome.verdict, style), value, why)
     return table

@@ -16,8 +16,9 @@ from typing import IO
 
 import psutil
 
-from workflows.attempt import restore_finished
 from workflows.errors import WorkflowError
+from workflows.measure import measure
+from workflows.standing import restore
 from workflows.supervisor.processes import die_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,11 +31,23 @@ def run_snakemake(
     """Bring the targets up to date; returns Snakemake's exit code, 130 when interrupted. Raises WorkflowError."""
     with _claim() as lock:
         _drop_stale_lock(config)
+        _put_back()
         command = [*_snakemake(profile, targets), *arguments, "--config", *config]
         try:
             return _run(command, lock)
         finally:
-            restore_finished(ROOT / "results")
+            _put_back()
+
+
+def _put_back() -> None:
+    """Results that a cut-off or failed attempt took away."""
+    try:
+        for folder in restore(ROOT / "results"):
+            measure(folder)
+    except OSError as error:
+        sys.stderr.write(
+            f"a result could not be put back ({error.strerror}); its attempt is kept, the next run tries again\n"
+        )
 
 
 def _snakemake(profile: str, targets: Sequence[str] = ()) -> list[str]:

@@ -99,13 +99,24 @@ def failures_table(material: Material) -> Table:
         for session in material.results.not_ok
     ]
     rows += [
+        {
+            "session": session.name,
+            "outcome": "earlier attempt stands",
+            "kind": session.status["newer"]["kind"],
+            "reason": f"a newer {session.newer}",
+        }
+        for session in material.results.sessions
+        if session.newer
+    ]
+    rows += [
         {"session": name, "outcome": "not ended", "kind": "", "reason": "planned; it has no status yet"}
         for name in material.results.not_ended
     ]
     return Table(
         name="failures",
         title="Failed, invalid and unfinished sessions",
-        caption="None of these is in any number, table of values or figure on this page.",
+        caption="None of these is in any number, table of values or figure on this page. Where a newer attempt of a "
+        "session failed, the last valid one of the same plan stands.",
         frame=pd.DataFrame(rows),
         empty="Every planned session ended and was valid.",
     )

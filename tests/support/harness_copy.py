@@ -40,9 +40,15 @@ def plan_session(row, workload, *, testbed_id, session=0, engine="default", cata
 '''
 MEASURE = """
 import json, pathlib, sys, zlib
+from workflows.standing import settle
 
 def measure(folder):
     status = json.loads((folder / "status.json").read_text())
+    body = settle(folder, status, _metrics(folder, status), lambda old: _metrics(old, {"status": "ok"}))
+    (folder / "metrics.json").write_text(json.dumps(body))
+    return body
+
+def _metrics(folder, status):
     plan = json.loads((folder / "plan.json").read_text())
     facts = folder / "client.json"
     speed = json.loads(facts.read_text())["speed"] if facts.exists() else 1.0
@@ -52,9 +58,7 @@ def measure(folder):
     reasons = [] if ok else [f"session: {status['kind']}: {status['reason']}"]
     body = {"validity": {"verdict": "VALID" if ok else "INVALID", "reasons": reasons}, "metric": "output_tok_s",
             "passes": [], "metrics_missing": {}}
-    body["metrics" if ok else "diagnostics"] = {"output_tok_s": value} if ok else {}
-    (folder / "metrics.json").write_text(json.dumps(body))
-    return body
+    return body | {"metrics" if ok else "diagnostics": {"output_tok_s": value} if ok else {}}
 
 if __name__ == "__main__":
     measure(pathlib.Path(sys.argv[1]))

@@ -76,6 +76,9 @@ def test_a_half_written_status_is_no_result(tmp_path: Path, plan: Plan) -> None:
 def test_results_of_rows_that_are_gone_are_orphans(tmp_path: Path, plan: Plan) -> None:
     kept = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
     gone = session(tmp_path / "cpu/decode/gone/sp99_9/s0", plan)
+    log = tmp_path / "serve/decode_baseline/attempts/0001/session.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("served")
     assert list(housekeeping.orphans(tmp_path, load_catalog())) == [gone]
     housekeeping.remove([gone], tmp_path)
     assert not (tmp_path / "cpu/decode/gone").exists() and kept.exists()

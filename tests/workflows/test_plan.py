@@ -133,6 +133,9 @@ def test_a_setting_is_part_of_the_key() -> None:
 def test_a_difference_names_the_setting_and_both_values() -> None:
     lines = difference(plan("decode/baseline").to_json()["settings"], plan("decode/pool_auto").to_json()["settings"])
     assert 'decode.cache.pool_split: "solved" -> "auto"' in lines
+    whole = difference(plan("decode/baseline").to_json(), plan("decode/pool_auto").to_json())
+    assert 'processes.d0.files.d0.json.cache.pool_split: "solved" -> "auto"' in whole
+    assert max(map(len, whole)) < 600, "a line is for a person"
 
 
 def test_a_row_that_does_not_run_is_refused_with_its_reason() -> None:
