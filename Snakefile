@@ -39,5 +39,5 @@ rule all:
 
 onerror:
     print(
-        "what failed is kept under results/.../attempts/; `np1d list --results` shows it"
+        "every attempt, interrupted ones too, keeps its logs in its session's folder: results/.../s0/attempts/"
     )

@@ -22,7 +22,7 @@ def serve(plan: Plan, folder: Path) -> int:
     attempt = Attempt(plan, folder)
     state = host.state_folder()
     host.sweep(state)
-    check(plan)
+    check(plan, attempt.folder)
     with host.measuring(state, f"serve {plan.cell.name}", wait_s=0.0, say=attempt.say, interrupted=interrupt.check):
         try:
             Crew(plan, attempt, state, interrupt.check).serve(_forever)

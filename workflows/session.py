@@ -20,7 +20,7 @@ from workflows.errors import SessionError, WorkflowError
 from workflows.plan import Plan, read_plan
 from workflows.supervisor import host
 from workflows.supervisor.crew import Crew
-from workflows.supervisor.preflight import check
+from workflows.supervisor.preflight import check, refusal
 from workflows.supervisor.processes import become_subreaper, die_with_parent
 
 MAX_PORT_TRIES = 3
@@ -41,7 +41,7 @@ class Interrupt:
         """Raises SessionError when a signal has come."""
         if self.name:
             raise SessionError(
-                "interrupted", f"interrupted by {self.name}; what had ended is kept, run again to continue"
+                "interrupted", f"interrupted by {self.name}; the next run measures this session from its beginning"
             )
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
@@ -56,21 +56,26 @@ def run_session(
     interrupt.install()
     become_subreaper()
     die_with_parent()
-    attempt = Attempt(plan, out, log)
     started = time.monotonic()
+    try:
+        attempt = Attempt(plan, out, log)
+    except OSError as error:
+        reason = refusal(error)
+        sys.stderr.write(f"{plan.cell.name}: FAILED ({reason.kind}): {reason}\n")
+        return {"status": "failed", "kind": reason.kind, "reason": str(reason)}
     try:
         folder = state or host.state_folder()
         for line in host.sweep(folder):
             attempt.say(f"ended a process left by an earlier session: {line}")
-        check(plan)
+        check(plan, attempt.folder)
         with host.measuring(folder, plan.cell.name, wait_s=wait_s, say=attempt.say, interrupted=interrupt.check):
             _with_ports(plan, attempt, folder, interrupt)
+        return attempt.succeed(time.monotonic() - started)
     except SessionError as error:
         return attempt.fail(error.kind, str(error), time.monotonic() - started)
     except OSError as error:
-        kind = "disk_full" if error.errno == 28 else "os_error"
-        return attempt.fail(kind, f"the system refused: {error.strerror or error}", time.monotonic() - started)
-    return attempt.succeed(time.monotonic() - started)
+        reason = refusal(error)
+        return attempt.fail(reason.kind, str(reason), time.monotonic() - started)
 
 
 def _with_ports(plan: Plan, attempt: Attempt, folder: Path, interrupt: Interrupt) -> None:
@@ -107,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if status["kind"] == "interrupted":
         return 130
-    return 0 if options.on_failure == "record" else 1
+    return 0 if options.on_failure == "record" and (options.out / "status.json").exists() else 1
 
 
 if __name__ == "__main__":

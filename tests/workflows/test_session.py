@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from workflows.attempt import Attempt
 from workflows.plan import Cell, ClientPlan, Limits, Plan, ProcessPlan, Ready
 from workflows.supervisor import host
 from workloads.files import write_json
@@ -156,6 +157,32 @@ def test_a_server_that_dies_while_starting_is_named_with_its_last_words(tmp_path
     assert run.status["reason"] == "p0 ended with code 2 while it was starting: no checkpoint"
 
 
+def test_a_death_is_said_at_once_with_the_last_lines_and_ends_the_rest_soon(tmp_path: Path) -> None:
+    stubborn = {"children": 1}
+    plan = scripted_plan(stubborn, {"die_after_s": 1.0, "say": "a page was lost"}, client={"seconds": 60})
+    patient = plan.limits.model_copy(update={"grace_s": 20.0})
+    run = Run(tmp_path, plan.model_copy(update={"limits": patient}))
+    run.wait_for_line("p1 | a page was lost")
+    told = time.monotonic()
+    assert run.wait() == 1
+    assert time.monotonic() - told < 15
+    assert run.status["kind"] == "server_died"
+
+
+def test_a_full_disk_has_its_own_name_and_the_way_out(tmp_path: Path) -> None:
+    full = "OSError: [Errno 28] No space left on device"
+    run = Run(tmp_path, scripted_plan({"die_after_s": 1.0, "say": full}, client={"seconds": 60}))
+    assert run.wait() == 1
+    assert run.status["kind"] == "disk_full"
+    assert "free some space, a session needs 256 MiB, and run the same command again" in run.status["reason"]
+
+
+def test_a_log_on_a_full_disk_silences_nobody(tmp_path: Path) -> None:
+    attempt = Attempt(scripted_plan({}), tmp_path / "s0", Path("/dev/full"))
+    assert attempt.fail("server_died", "p0 ended", 1.0)["kind"] == "server_died"
+    assert "p0 ended" in (attempt.folder / "session.log").read_text()
+
+
 def test_a_server_that_answers_early_is_not_used_before_it_is_ready(tmp_path: Path) -> None:
     run = Run(tmp_path, scripted_plan({"ready_after_s": 60}, ready_s=1.0))
     assert run.wait() == 1
@@ -212,7 +239,7 @@ def test_a_taken_port_block_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_two_sessions_on_one_machine_run_one_after_the_other(tmp_path: Path) -> None:
-    first = Run(tmp_path, scripted_plan({}, client={"seconds": 2}), name="s0")
+    first = Run(tmp_path, scripted_plan({}, client={"seconds": 6}), name="s0")
     first.wait_for_line("measuring")
     second = Run(tmp_path, scripted_plan({}), name="s1")
     assert second.wait() == 0, second.stderr

@@ -19,12 +19,16 @@ from workflows.attempt import Attempt
 from workflows.errors import SessionError
 from workflows.plan import Plan, ProcessPlan
 from workflows.supervisor import host, ports, processes
+from workflows.supervisor.preflight import disk_full, is_disk_full
 from workflows.supervisor.readiness import look, told
 from workloads.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 POLL_S = 0.1
 RECORD_S = 1.0
+LAST_LINES = 5
+HURRIED_GRACE_S = 3.0
+"""What servers get to end by themselves once one of them has failed: nobody waits for their answers any more."""
 CLIENT_EXITS = {
     2: ("client_refused", "the load client refused the workload"),
     3: ("not_ready", "the servers answered, but no generation came through"),
@@ -64,6 +68,7 @@ class Crew:
         """Everything from the first start to the proof that nothing is left. Raises SessionError."""
         attempt = self._attempt
         attempt.provenance["ports"] = self._block.ports
+        servers_grace_s: float | None = HURRIED_GRACE_S
         try:
             started = time.monotonic()
             self._start_servers()
@@ -74,8 +79,9 @@ class Crew:
             attempt.provenance["instances"] = self._instances()
             self._measure(ready + self._plan.limits.deadline_s)
             attempt.provenance["timings_s"]["measure"] = time.monotonic() - ready
+            servers_grace_s = None
         finally:
-            self._end()
+            self._end(servers_grace_s)
         _merge_engine_logs(self._plan, attempt.folder)
 
     def serve(self, keep_on: Callable[[], bool]) -> None:
@@ -115,8 +121,8 @@ class Crew:
 
     def _wait_ready(self, until: float) -> None:
         while waiting := [member for member in self._members if not member.is_ready]:
-            self._watch("while it was starting")
             for member in waiting:
+                self._watch("while it was starting")
                 ready = member.plan.ready
                 probe = look(self._block.ports[member.plan.ports[0]], ready.path, ready.healthy_workers)
                 member.is_ready, member.word = probe.is_ready, probe.word
@@ -150,6 +156,8 @@ class Crew:
         self._show_progress()
         self._attempt.provenance["exit_codes"]["client"] = client.returncode
         if client.returncode:
+            if is_disk_full(self._attempt.folder, self._attempt.last_words("client")):
+                raise disk_full("the load client could not write")
             default = ("client_died", f"the load client ended with code {client.returncode}")
             kind, sentence = CLIENT_EXITS.get(client.returncode, default)
             raise SessionError(kind, f"{sentence}: {self._last_line('client')}")
@@ -174,6 +182,12 @@ class Crew:
         name = member.plan.name
         last = self._last_line(name)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        words = self._attempt.last_words(name, LAST_LINES)
+        self._attempt.say(f"{name} {how} {when}; ending the others. Its last lines:")
+        for line in words:
+            self._attempt.say(f"  {name} | {line}")
+        if is_disk_full(self._attempt.folder, words):
+            raise disk_full(f"{name} {how} {when}")
         taken = not member.is_ready and ("address already in use" in last.lower() or "in use" in last.lower())
         raise SessionError("port_taken" if taken else "server_died", f"{name} {how} {when}: {last}")
 
@@ -190,14 +204,15 @@ class Crew:
                 sys.stderr.write(f"  {line.strip()}\n")
         sys.stderr.flush()
 
-    def _end(self) -> None:
+    def _end(self, servers_grace_s: float | None = None) -> None:
         """End everything, the client first so that it keeps its records; signals are ignored meanwhile."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         grace = self._plan.limits.grace_s
         facts = self._attempt.provenance
         clients = [self._client.pid] if self._client and self._client.poll() is None else []
-        facts["killed"] = [self._without_paths(line) for line in processes.end_all(clients, grace_s=grace)]
+        killed = processes.end_all(clients, grace_s=grace, others_grace_s=min(grace, servers_grace_s or grace))
+        facts["killed"] = [self._without_paths(line) for line in killed]
         for member in self._members:
             facts["exit_codes"][member.plan.name] = member.popen.poll()
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,30 +1,59 @@
 """What can be known to fail before anything is started, each as one sentence with the way out."""
 
+import errno
 import importlib.util
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from workflows.build import ensure_model
+from workflows.data import check_data
 from workflows.errors import SessionError
 from workflows.plan import Plan
 from workflows.provenance import gpus
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NEEDED_DISK_BYTES = 256 * 2**20
+FULL_BYTES = 2**20
+"""With less than this free, a program that ended was in all likelihood ended by it."""
+FULL_WORDS = ("No space left on device", "Disk quota exceeded")
 
 
-def check(plan: Plan) -> None:
-    """Raises SessionError for the first thing that is missing."""
+def check(plan: Plan, folder: Path) -> None:
+    """Raises SessionError for the first thing that is missing; `folder` is where the session writes."""
     _check_packages(plan)
     _check_gpus(plan)
     _check_memory(plan.limits.needed_memory_gib)
-    free = shutil.disk_usage(ROOT).free
+    free = shutil.disk_usage(folder).free
     if free < NEEDED_DISK_BYTES:
-        raise SessionError("disk_full", f"only {free / 2**20:.0f} MiB are free on the disk; a session needs 256 MiB")
+        raise disk_full(f"{free / 2**20:.0f} MiB are left")
+    check_data(plan.data)
     if plan.model:
         ensure_model(plan.model)
+
+
+def disk_full(what: str) -> SessionError:
+    """The error of a session for which the disk had no room."""
+    return SessionError(
+        "disk_full",
+        f"the disk is full ({what}); free some space, a session needs {NEEDED_DISK_BYTES >> 20} MiB, and run the same "
+        "command again: what was measured before is kept",
+    )
+
+
+def is_disk_full(folder: Path, last_words: Sequence[str]) -> bool:
+    """Whether a program that ended did so for want of room: it said so, or there was no room to say anything."""
+    told = any(words in line for line in last_words for words in FULL_WORDS)
+    return told or shutil.disk_usage(folder).free < FULL_BYTES
+
+
+def refusal(error: OSError) -> SessionError:
+    """What the system refused, as the error of a session."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full(error.strerror or "no room")
+    return SessionError("os_error", f"the system refused: {error.strerror or error}")
 
 
 def _check_packages(plan: Plan) -> None:

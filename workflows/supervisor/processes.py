@@ -66,13 +66,13 @@ def descendants() -> list[psutil.Process]:
     return living
 
 
-def end_all(first: Iterable[int] = (), *, grace_s: float) -> list[str]:
+def end_all(first: Iterable[int] = (), *, grace_s: float, others_grace_s: float | None = None) -> list[str]:
     """Ask every descendant to end, those named first before the others, then kill what is left.
 
     Returns the command lines of processes that had to be killed. Afterwards none is alive.
     """
     _ask([process for pid in first if (process := _process(pid))], grace_s)
-    _ask(descendants(), grace_s)
+    _ask(descendants(), grace_s if others_grace_s is None else others_grace_s)
     killed = []
     until = time.monotonic() + grace_s
     while left := descendants():
