@@ -138,6 +138,7 @@ def run(
     sessions: Annotated[int, typer.Option(min=1, help="Sessions of each cell; only missing ones are run.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the order of sessions.")] = 0,
     demo: Annotated[bool, typer.Option("--demo", help="The rows that a first look shows.")] = False,
+    gsm8k: Annotated[Path | None, typer.Option(help="Your copy of GSM8K's test.jsonl, for accuracy rows.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Measure again what is measured already.")] = False,
     stop: Annotated[bool, typer.Option("--stop-on-failure", help="End at the first failed session.")] = False,
@@ -149,6 +150,8 @@ def run(
 
     if demo and rows:
         raise WorkflowError("give either rows or --demo")
+    if gsm8k:
+        data("gsm8k", gsm8k)
     campaign = Campaign(
         rows=tuple(rows or ()),
         workloads=tuple(workload or ()),
@@ -160,6 +163,17 @@ def run(
         profile=profile,
     )
     raise typer.Exit(campaign.run(out, err, force=force, is_dry=dry_run, with_report=report))
+
+
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="A file of workflows/config/data.yaml.")] = "gsm8k",
+    source: Annotated[Path | None, typer.Option("--from", help="A copy that you have; otherwise it is downloaded.")] = None,
+) -> None:
+    """Bring a file that a workload reads: downloaded, or from a copy; its checksum decides."""
+    from workflows.data import bring
+
+    out.print(bring(load_catalog(), name, source), highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -178,13 +192,13 @@ def serve(
 
 @app.command()
 def why(
-    cell: Annotated[str, typer.Argument(help="A session's folder, or suite/row/workload.")], testbed: Testbed = "cpu"
+    cell: Annotated[str, typer.Argument(help="suite/row, suite/row/workload, that with /s1, or a session's folder.")],
+    testbed: Testbed = "cpu",
 ) -> None:
     """Say why a session would be measured again, setting by setting."""
-    folder = Path(cell) if Path(cell).is_dir() else RESULTS / testbed / cell
-    if folder.is_dir() and not (folder / "status.json").exists():
-        folder = next(iter(sorted(folder.glob("**/s0"))), folder)
-    reasons = housekeeping.why(folder, load_catalog())
+    catalog = load_catalog()
+    folder = Path(cell) if Path(cell).is_dir() else housekeeping.locate(cell, testbed, RESULTS, catalog)
+    reasons = housekeeping.why(folder, catalog)
     for reason in reasons:
         out.print(reason, highlight=False)
     if not reasons:

@@ -93,7 +93,13 @@ class SessionMaker:
 
 def checkout_base(commit: str) -> Path:
     """A second checkout of this repository at `commit`. Raises WorkflowError for an unknown one."""
-    full = _git("rev-parse", "--verify", f"{commit}^{{commit}}")
+    try:
+        full = _git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+    except WorkflowError:
+        raise WorkflowError(
+            f"{commit} is no commit, branch or tag of this repository; `git log --oneline` and `git branch --all` show "
+            "what there is, and `git fetch` brings what is elsewhere"
+        ) from None
     folder = ROOT / ".cache" / "base" / full[:12]
     if not (folder / "workflows").is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +115,8 @@ def _git(*arguments: str) -> str:
     command = ["git", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise WorkflowError(f"git {arguments[0]} failed: {done.stderr.strip().splitlines()[-1]}")
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise WorkflowError(f"git {arguments[0]} failed: {said[-1]}")
     return done.stdout.strip()
 
 

@@ -70,7 +70,7 @@ def test_a_candidate_whose_session_fails_is_invalid_and_never_passes(checkout: C
 def test_an_unknown_base_is_one_sentence(checkout: Checkout) -> None:
     code, text = checkout.run("gate", "decode/baseline", "--base", "nowhere")
     assert code == 2
-    assert text.splitlines()[-1].startswith("error: git rev-parse failed")
+    assert text.splitlines()[-1].startswith("error: nowhere is no commit, branch or tag of this repository")
 
 
 def test_a_store_fills_up_and_then_judges(checkout: Checkout) -> None:
