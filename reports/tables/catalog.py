@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from reports.material import Material
 from reports.tables import (
+    acceptance,
+    accuracy,
     claims,
     definitions,
     drafters,
@@ -27,7 +29,10 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     integrated.latencies,
     integrated.worsened,
     drafters.drafters_table,
-    quality.accuracy_table,
+    acceptance.acceptance_by_context,
+    accuracy.accuracy_table,
+    accuracy.accuracy_pairs,
+    accuracy.accuracy_items,
     quality.operating_points,
     settings.prefill_settings,
     settings.decode_settings,
