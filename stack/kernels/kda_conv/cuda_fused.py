@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 missing = hopper_only
 
 _SOURCE = Path(__file__).with_name("conv.cu")
-_CONV, _WINDOWS = CudaKernel(_SOURCE, "kda_conv"), CudaKernel(_SOURCE, "kda_move_windows")
-_ROWS, _THREADS = 32, 256
+_CONV, _LONG, _WINDOWS = (CudaKernel(_SOURCE, name) for name in ("kda_conv", "kda_conv_long", "kda_move_windows"))
+_ROWS, _LONG_ROWS, _THREADS = 32, 64, 256
 
 
 class ConvArguments(ctypes.Structure):
@@ -56,8 +56,12 @@ def convolve(
     has_state_R: "Tensor",
     *,
     norm: bool,
+    long: bool = False,
 ) -> "tuple[Tensor, Tensor, Tensor]":
-    """q, k and v [T, H, D] after convolution and SiLU, q and k normalised where `norm`; windows moved."""
+    """q, k and v [T, H, D] after convolution and SiLU, q and k normalised where `norm`; windows moved.
+
+    `long` (with `norm`) takes more rows a block, and single instructions for what else is exactly rounded.
+    """
     import torch
 
     rows, (heads, _, head_dim) = x_TX.shape[0], conv_SHCDW.shape[1:4]
@@ -75,6 +79,7 @@ def convolve(
         conv_head=conv_SHCDW.stride(1), rows=rows, heads=heads, norm=norm, scale=head_dim**-0.5,
     )  # fmt: skip
     groups = 3 * heads * head_dim // 8
-    _CONV.launch((-(-rows // _ROWS), -(-groups // _THREADS), 1), _THREADS, [arguments])
+    kernel, rows_a_block = (_LONG, _LONG_ROWS) if long else (_CONV, _ROWS)
+    kernel.launch((-(-rows // rows_a_block), -(-groups // _THREADS), 1), _THREADS, [arguments])
     _WINDOWS.launch((slot_R.shape[0], 3 * heads, 1), head_dim, [arguments])
     return q, k, v

@@ -20,6 +20,8 @@ from stack.kernels import cuda_source
 HEADERS = Path(__file__).parent / "emulated"
 CACHE = cuda_source.CACHE.parent / "emulated"
 
+OPTIONS = ("-std=c++17", "-O2", "-fno-strict-aliasing", "-w", "-fPIC", "-shared", "-DKERNELS_ON_CPU")
+
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 _STATIC = re.compile(r"__shared__ (?:__align__\(\d+\) )?([\w:<>, ]+?) (\w+)((?:\[[^\]]*\])*);")
 
@@ -41,15 +43,15 @@ def library(source: Path, defines: tuple[str, ...], names: tuple[str, ...]) -> c
             f"{{ emulated::launch({name}, p, grid, threads, cluster, seed); }}\n"
         )
     stamp = "".join(path.read_text() for path in sorted(HEADERS.glob("*.h")))
-    digest = hashlib.sha256((text + stamp + repr(defines)).encode()).hexdigest()[:24]
+    digest = hashlib.sha256((text + stamp + repr((defines, OPTIONS))).encode()).hexdigest()[:24]
     built = CACHE / f"{source.stem}-{digest}.so"
     if not built.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as work:
             cpp, out = Path(work) / "kernel.cpp", Path(work) / "kernel.so"
             cpp.write_text(text)
-            options = ["-std=c++17", "-O2", "-w", "-fPIC", "-shared", f"-I{HEADERS}", f"-I{source.parent}"]
-            command = ["g++", *options, *(f"-D{d}" for d in defines), "-DKERNELS_ON_CPU", "-o", str(out), str(cpp)]
+            paths = (f"-I{HEADERS}", f"-I{source.parent}", "-o", str(out), str(cpp))
+            command = ["g++", *OPTIONS, *(f"-D{d}" for d in defines), *paths]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise RuntimeError(f"{source.name}: {done.stderr[-4000:]}")

@@ -83,3 +83,11 @@ def chunks_in_turn(
         states[request] = states[request] * torch.exp2(p.ends_NHD[n])[..., None] + kg.transpose(1, 2) @ fresh
     state_SHKV[slots] = states.to(state_SHKV.dtype)
     return o_THD
+
+
+@pytest.mark.parametrize("impl", ["cuda_fused", "cuda_long"])
+@pytest.mark.parametrize(("lens", "padding"), [([1], 0), ([150, 3, 70], 5)])
+def test_convolution(impl: str, lens: list[int], padding: int) -> None:
+    torch.manual_seed(padding)
+    call: Any = inputs.kda_conv("cpu", lens, padding, 2)
+    assert_agrees("kda_conv", impl, call, 3e-3)

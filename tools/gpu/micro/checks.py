@@ -90,10 +90,10 @@ def _products() -> Iterator[Check]:
 
 
 def _linear_attention() -> Iterator[Check]:
-    both = ("cuda_fused", "cuda_unfused")
-    for lens, padding in (([1], 0), ([2, 40, 3, 70], 5)):
+    forms = ("cuda_fused", "cuda_unfused", "cuda_long")
+    for lens, padding in (([1], 0), ([2, 40, 3, 70], 5), ([150, 3, 260], 0)):
         yield Check(
-            "kda_conv", both, f"{lens} + {padding}", lambda n=lens, p=padding: inputs.kda_conv("cpu", n, p, 4), 3e-3
+            "kda_conv", forms, f"{lens} + {padding}", lambda n=lens, p=padding: inputs.kda_conv("cpu", n, p, 4), 3e-3
         )
     for lens, padding in (([5], 0), ([64, 1, 130], 7), ([300], 0)):
         for dtype in (F32, BF16):

@@ -110,7 +110,8 @@ def _linear_attention() -> Iterator[Shape]:
             rows * HEADS * 128 * 2 * 5, 0.0, BF16_RATE, anchor, target,
         )  # fmt: skip
     yield Shape(
-        "kda_conv", ("cuda_fused", "cuda_unfused"), "32768 x 6144", lambda: inputs.kda_conv("cuda", [32768], 0, HEADS),
+        "kda_conv", ("cuda_fused", "cuda_unfused", "cuda_long"), "32768 x 6144",
+        lambda: inputs.kda_conv("cuda", [32768], 0, HEADS),
         32768 * 6144 * 4, anchor="conv alone 316 us", target_us=210,
     )  # fmt: skip
     for dtype, size in ((F32, 4), (BF16, 2)):
