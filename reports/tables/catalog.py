@@ -30,6 +30,7 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     integrated.worsened,
     drafters.drafters_table,
     acceptance.acceptance_by_context,
+    acceptance.acceptance_by_context,
     accuracy.accuracy_table,
     accuracy.accuracy_pairs,
     accuracy.accuracy_items,
