@@ -10,7 +10,6 @@ from pathlib import Path
 from rich.console import Console
 
 from workflows.catalog import load_catalog
-from workflows.data import check_data
 from workflows.errors import WorkflowError
 from workflows.overview import Outcome, outcomes, result_table
 from workflows.provenance import gpus
@@ -51,7 +50,6 @@ class Campaign:
             return 0
         if not self.profile:
             _require_gpus(selection)
-        _require_data(selection)
         if force:
             for folder in folders:
                 take_away(ROOT / "results" / folder)
@@ -96,11 +94,6 @@ def _require_gpus(selection: Selection) -> None:
             f"testbed {selection.testbed} needs NVIDIA GPUs and this machine shows none; use --testbed cpu, or "
             "`np1d plan` here, `python -m workflows.session` on the GPU host, and `np1d import` its results"
         )
-
-
-def _require_data(selection: Selection) -> None:
-    """Refuse rows whose questions are not there, with the way out, before anything is started."""
-    check_data(need for folder in selection.folders for need in selection.plan_of(folder).data)
 
 
 def _place(outcome: Outcome) -> str:
