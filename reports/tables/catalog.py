@@ -5,7 +5,6 @@ from collections.abc import Callable
 from reports.material import Material
 from reports.tables import (
     acceptance,
-    accuracy,
     claims,
     definitions,
     drafters,
@@ -30,10 +29,7 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     integrated.worsened,
     drafters.drafters_table,
     acceptance.acceptance_by_context,
-    acceptance.acceptance_by_context,
-    accuracy.accuracy_table,
-    accuracy.accuracy_pairs,
-    accuracy.accuracy_items,
+    quality.accuracy_table,
     quality.operating_points,
     settings.prefill_settings,
     settings.decode_settings,
