@@ -40,7 +40,8 @@ bench-host: env  ## what this machine and the load client can do at most
 	@$(BIN)/np1d doctor --testbed cpu --measure
 	@$(BIN)/python tools/bench_host.py
 
-accuracy: env  ## the accuracy row of the CPU testbed
+accuracy: env  ## the accuracy rows of the CPU testbed; GSM8K=FILE uses your copy of the questions
+	@$(BIN)/np1d data gsm8k $(if $(GSM8K),--from $(GSM8K))
 	@$(BIN)/np1d run accuracy --testbed cpu
 
 clean:  ## remove caches; results and .venv stay

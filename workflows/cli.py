@@ -168,7 +168,9 @@ def run(
 @app.command()
 def data(
     name: Annotated[str, typer.Argument(help="A file of workflows/config/data.yaml.")] = "gsm8k",
-    source: Annotated[Path | None, typer.Option("--from", help="A copy that you have; otherwise it is downloaded.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A copy that you have; otherwise it is downloaded.")
+    ] = None,
 ) -> None:
     """Bring a file that a workload reads: downloaded, or from a copy; its checksum decides."""
     from workflows.data import bring

@@ -25,11 +25,12 @@ def check_data(needs: Iterable[DataNeed], root: Path = ROOT) -> None:
     """Raises SessionError for the first file that is missing or has another content."""
     for need in needs:
         if reason := fault(need, root):
-            raise SessionError(
-                "no_data",
-                f"{need.path} {reason}; `np1d data {need.name}` downloads it, "
-                f"`np1d data {need.name} --from FILE` takes a copy that you have",
-            )
+            raise SessionError("no_data", f"{need.path} {reason}; {way_to(need.name)}")
+
+
+def way_to(name: str) -> str:
+    """How a file comes."""
+    return f"`np1d data {name}` downloads it, `np1d data {name} --from FILE` takes a copy that you have"
 
 
 def fault(need: DataNeed | DataFile, root: Path = ROOT) -> str:

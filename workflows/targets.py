@@ -3,12 +3,14 @@
 Knows nothing of rules. Everything is derived from the configuration, never from files that happen to lie around.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
 
 from workflows.blocks import order
 from workflows.catalog import Catalog, CatalogRow, load_catalog, nearest
+from workflows.data import fault, way_to
 from workflows.errors import CatalogError, WorkflowError
 from workflows.identity import MEASURE_VERSION, definition_code, digest, drawing_code, measured_code
 from workflows.plan import Plan
@@ -37,7 +39,19 @@ class Selection:
         self.catalog.testbed(self.testbed)
         demo = self.catalog.config.demo.get(self.testbed, ())
         entries = self.catalog.select(self._patterns or demo or self.catalog.suites)
-        return [resolve(self.catalog, entry, self.testbed, self.engine) for entry in entries]
+        return [self._with_data(resolve(self.catalog, entry, self.testbed, self.engine)) for entry in entries]
+
+    def _with_data(self, resolution: Resolution) -> Resolution:
+        """A row whose questions are not on this machine cannot run now; the rest of a selection can."""
+        if resolution.status != "runnable":
+            return resolution
+        traffics = (self.catalog.workloads[name] for name in self._workloads_of(resolution.entry))
+        for name in (traffic.data for traffic in traffics if traffic.data):
+            file = self.catalog.data[name]
+            if reason := fault(file):
+                words = f"{file.path} {reason}; {way_to(name)}"
+                return dataclasses.replace(resolution, status="not_applicable", reason=words)
+        return resolution
 
     @property
     def runnable(self) -> list[CatalogRow]:
@@ -119,9 +133,14 @@ class Selection:
 
     @property
     def model_files(self) -> list[str]:
-        """The checkpoint that the testbed serves, where a command of ours writes it."""
-        model = self.catalog.models[self.catalog.testbed(self.testbed).model]
-        return [f"{model.path}/config.json"] if model.build else []
+        """The checkpoints that the testbed serves, where a command of ours writes them."""
+        testbed = self.catalog.testbed(self.testbed)
+        asked = {name for entry in self.runnable for name in self._workloads_of(entry)} & set(testbed.questions)
+        names = dict.fromkeys(
+            [testbed.model, *(testbed.questions[name].model or testbed.model for name in sorted(asked))]
+        )
+        models = [self.catalog.models[name] for name in names]
+        return [f"{model.path}/config.json" for model in models if model.build]
 
 
 def _patterns(rows: Any) -> list[str]:

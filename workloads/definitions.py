@@ -132,10 +132,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("pages_used_p50_ratio", "", "share of cache pages in use inside the windows, median", "median over steps"),
 )  # fmt: skip
 
+SCORE_METRICS: tuple[Metric, ...] = (
+    Metric("accuracy_ratio", "", "share of answered items that were answered rightly, over all runs",
+           "right / answered"),
+    Metric("unanswered_ratio", "", "share of items without an answer: failed requests, and cut-off ones by default",
+           "unanswered / (items x runs)"),
+)  # fmt: skip
+"""Only of sessions whose answers are scored."""
+
 
 def page() -> str:
     """The definitions as a Markdown page: docs/metrics.md is exactly this text."""
-    rows = [f"| `{m.key}` | {m.unit or '-'} | {m.meaning} | {m.formula} |" for m in METRICS]
+    rows = [f"| `{m.key}` | {m.unit or '-'} | {m.meaning} | {m.formula} |" for m in (*METRICS, *SCORE_METRICS)]
     return _PAGE.format(table="\n".join(rows))
 
 

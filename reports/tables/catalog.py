@@ -5,6 +5,7 @@ from collections.abc import Callable
 from reports.material import Material
 from reports.tables import (
     acceptance,
+    accuracy,
     claims,
     definitions,
     drafters,
@@ -29,7 +30,9 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     integrated.worsened,
     drafters.drafters_table,
     acceptance.acceptance_by_context,
-    quality.accuracy_table,
+    accuracy.accuracy_table,
+    accuracy.accuracy_pairs,
+    accuracy.accuracy_items,
     quality.operating_points,
     settings.prefill_settings,
     settings.decode_settings,

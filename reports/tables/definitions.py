@@ -6,7 +6,7 @@ import pandas as pd
 
 from reports.material import Material
 from reports.tables.table import Table
-from workloads.definitions import METRICS
+from workloads.definitions import METRICS, SCORE_METRICS
 
 
 def definitions_table(_material: Material) -> Table:
@@ -15,5 +15,5 @@ def definitions_table(_material: Material) -> Table:
         name="definitions",
         title="Definitions",
         caption="The same definitions, with the rules about windows, origins and percentiles, are in docs/metrics.md.",
-        frame=pd.DataFrame([dataclasses.asdict(metric) for metric in METRICS]),
+        frame=pd.DataFrame([dataclasses.asdict(metric) for metric in (*METRICS, *SCORE_METRICS)]),
     )
