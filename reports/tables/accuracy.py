@@ -150,12 +150,15 @@ def _standing(material: Material, place: str) -> str:
 
 def _scores(material: Material) -> list[tuple[str, dict[str, Any]]]:
     """Place and score of every scored folder; a session that is no result has no score either."""
-    folder, found = material.results.folder, []
+    folder = material.results.folder
+    found: list[tuple[str, dict[str, Any]]] = []
     for file in files_named(folder, "accuracy.json"):
         place = file.parent.relative_to(folder).as_posix()
         session = _session(material, place)
-        is_result = session is None or session.outcome == "ok"
-        found.append((place, json_of(file) if is_result else {"verdict": "INVALID", "reasons": [session.reason]}))
+        if session is not None and session.outcome != "ok":
+            found.append((place, {"verdict": "INVALID", "reasons": [session.reason]}))
+        else:
+            found.append((place, json_of(file)))
     return found
 
 
