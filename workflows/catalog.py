@@ -247,10 +247,9 @@ def _check_references(catalog: Catalog, source: LocatedYaml) -> None:
             where = source.where("workloads", name)
             raise CatalogError(f"{where}: there is no data file {traffic.data}{nearest(traffic.data, catalog.data)}")
     for name, testbed in catalog.testbeds.items():
-        if testbed.model not in catalog.models:
-            raise CatalogError(
-                f"{name}.yaml:1: there is no model {testbed.model}{nearest(testbed.model, catalog.models)}"
-            )
+        for model in (testbed.model, *testbed.models.values()):
+            if model not in catalog.models:
+                raise CatalogError(f"{name}.yaml:1: there is no model {model}{nearest(model, catalog.models)}")
         for half in HALVES:
             _check_settings(_scoped(testbed.settings, half), half, f"{name}.yaml:1")
     for pattern in catalog.config.rows:

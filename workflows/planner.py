@@ -48,7 +48,7 @@ class _Planner:
         self._testbed: Testbed = catalog.testbed(resolution.testbed_id)
         self._workload_id = workload
         self._questions = self._testbed.questions.get(workload) or QuestionRules()
-        self._model_id = self._questions.model or self._testbed.model
+        self._model_id = self._questions.model or self._testbed.models.get(workload) or self._testbed.model
         self._model: Model = catalog.models[self._model_id]
         self._session = session
         concurrency = catalog.concurrency(self._entry.name, workload)
@@ -99,7 +99,8 @@ class _Planner:
     @property
     def _forces_acceptance(self) -> bool:
         """Random weights accept nothing by nature; but a forced answer is not the model's, so none is ever scored."""
-        return self._model.weights_label == "random" and self._shape.questions is None
+        is_own = self._shape.questions is not None or self._traffic.natural
+        return self._model.weights_label == "random" and not is_own
 
     def _cell(self) -> Cell:
         default = self._testbed.engine == self._resolution.engine
@@ -183,6 +184,7 @@ class _Planner:
             "shared_ratio": shape.shared_ratio,
             "groups": self._traffic.groups,
             "concurrency": shape.concurrency,
+            "tokenizer": f"{self._model.path}/tokenizer.json",
             "vocab_low": self._model.vocab_low,
             "vocab_high": self._model.vocab_high,
             "passes": rules.passes,
@@ -228,7 +230,7 @@ class _Planner:
         expected, tolerance = self._accept_length, self._testbed.session.accept_tolerance
         return (
             None
-            if expected is None or self._shape.questions
+            if expected is None or self._shape.questions or self._traffic.natural
             else (expected * (1 - tolerance), expected * (1 + tolerance))
         )
 

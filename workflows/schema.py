@@ -100,6 +100,8 @@ class SuiteWorkload(Strict):
     """Client concurrency where no row says another."""
     retuned: bool = False
     """Whether the client's concurrency follows from what the measured instance's memory holds, row by row."""
+    natural: bool = False
+    """Whether drafts are accepted on their own merit even where random weights make acceptance forced elsewhere."""
     questions: int | None = Field(default=None, ge=1)
     """Questions that a pass asks, where answers are scored. Lengths are the texts' own: no divisor touches them."""
     data: Id | None = None
@@ -248,6 +250,8 @@ class Testbed(Strict):
     lacks: dict[Id, str] = {}
     """Abilities that rows may need and this testbed has not, each with its reason."""
     settings: Settings = {}
+    models: dict[Id, Id] = {}
+    """Weights of single workloads in place of the testbed's."""
     budgets: dict[Id, dict[Literal["prefill", "decode", "single"], int]] = {}
     """Bytes for caches, one number for a ladder and role: rows differ in what they do with the same memory."""
     scaling: Scaling = Scaling()

@@ -85,3 +85,15 @@ def test_the_memory_of_a_row_is_printed_term_by_term() -> None:
     assert "decode/fp8_kv  sp99_9_tuned" in done.stdout and "memory" in done.stdout
     assert "recurrent states" in done.stdout and "cache budget" in done.stdout
     assert "instance p0" in done.stdout and "instance d0" in done.stdout
+
+
+@pytest.mark.parametrize("workload", ["text_4k", "text_120k"])
+def test_natural_text_is_drafted_on_merit_and_fits_the_context(workload: str) -> None:
+    plan = plan_session("drafters/dflash2_block8", workload, testbed_id="cpu")
+    memory = memory_plan(configuration_of(generating_instance(plan.processes)), plan.model)
+    sent = plan.conditions["scaled"]
+    assert (memory["planned_context"], memory["planned_output"]) == (sent["input_len"], sent["output_len"])
+    assert plan.labels["acceptance"] == "natural"
+    assert "speculation.force_accept_length" not in plan.settings["decode"]
+    assert plan.client.workload["source"]["tokenizer"] == f"{plan.model['path']}/tokenizer.json"
+    assert plan.client.workload["limits"]["accept_length"] is None
