@@ -1,7 +1,7 @@
 """What a row comes to on one testbed: its settings for each half, the parts left out, or why it cannot run there.
 
-Knows nothing of commands. A row that would be the same as its base on a testbed is not applicable there: it would
-measure its base under another name.
+Knows nothing of commands. A row that would be the same as its base, or as an earlier row of its suite, is not applicable
+on that testbed: it would measure one thing under two names.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def _verdict(
     if engine == "stack":
         if reason := _unbuilt(catalog, entry, effective[1]):
             return "not_built", reason
-        if reason := _idle(catalog, entry, testbed, effective):
+        if reason := _idle(catalog, entry, testbed, effective) or _twin(catalog, entry, testbed, effective):
             return "not_applicable", reason
     if engine == "sglang" or testbed.placement in ("two_nodes", "published_script"):
         return "script_only", "np1d plan --commands prints the scripts for its hosts"
@@ -118,3 +118,22 @@ def _idle(catalog: Catalog, entry: CatalogRow, testbed: Testbed, effective: tupl
         missing = ", ".join(part for part in entry.row.wants if part in testbed.lacks) or "its settings"
         return f"changes nothing here: the testbed lacks {missing}"
     return ""
+
+
+def _twin(catalog: Catalog, entry: CatalogRow, testbed: Testbed, effective: tuple[Any, Any]) -> str:
+    """The earlier row of the suite that comes to the same here, in words; empty where there is none."""
+    own = _load_of(catalog, entry)
+    for name, other in catalog.rows.items():
+        if name == entry.name:
+            return ""
+        if other.suite_id != entry.suite_id or _load_of(catalog, other) != own:
+            continue
+        settings, parts, _ = _effective(catalog, other, testbed)
+        if (settings, parts) == effective and not _impossible(catalog, other, testbed, "stack"):
+            return f"the same as {name} here"
+    return ""
+
+
+def _load_of(catalog: Catalog, entry: CatalogRow) -> tuple[Any, ...]:
+    loads = {workload: catalog.concurrency(entry.name, workload) for workload in entry.workloads}
+    return loads, catalog.accept_length(entry.name)

@@ -51,6 +51,18 @@ def test_every_published_row_is_there_in_its_order(catalog: Catalog, suite: str)
     assert rows == PUBLISHED_ROWS[suite]
 
 
+def test_a_row_that_is_an_earlier_row_under_another_name_does_not_run(catalog: Catalog) -> None:
+    twin = resolve(catalog, catalog.row("prefill/chunks32k"), "cpu")
+    assert (twin.status, twin.reason) == ("not_applicable", "the same as prefill/chunks32k_async_tp here")
+    assert resolve(catalog, catalog.row("prefill/chunks32k"), "h200x1").status == "runnable"
+
+
+def test_the_prefill_baseline_is_as_fast_as_its_settings_allow(catalog: Catalog) -> None:
+    assert all(catalog.settings(f"prefill/{row}", "prefill")["scheduler.overlap"] for row in PUBLISHED_ROWS["prefill"])
+    tuned = resolve(catalog, catalog.row("prefill/exec_prep_moe"), "cpu")
+    assert tuned.reason == "changes nothing here: the testbed lacks moe_tables, swiglu_quant_triton"
+
+
 def test_a_row_is_found_by_its_published_name_too(catalog: Catalog) -> None:
     assert catalog.row("decode/capacity_adjusted_baseline").name == "decode/baseline"
 
