@@ -1,7 +1,7 @@
 """What a row comes to on one testbed: its settings for each half, the parts left out, or why it cannot run there.
 
-Knows nothing of commands. A row that would be the same as its base, or as an earlier row of its suite, is not applicable
-on that testbed: it would measure one thing under two names.
+Knows nothing of commands. A row that would be the same as its base, or as an earlier row of its suite, is not
+applicable on that testbed: it would measure one thing under two names.
 """
 
 import dataclasses
