@@ -95,6 +95,13 @@ __device__ __forceinline__ float fast_rsqrt(float x) {
   return y;
 }
 
+// Two values as E4M3, the first in the low byte; what is too large becomes 448.
+__device__ __forceinline__ uint16_t e4m3x2(float first, float second) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
 __device__ __forceinline__ int load_acquire(const int* at) {
   int x;
   asm volatile("ld.acquire.gpu.b32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");

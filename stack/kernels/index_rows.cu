@@ -1,8 +1,9 @@
 // Rows of the indexer, one warp a row of 128 channels, lane l holding channels 4l .. 4l + 3: queries quantised for FP8 scores, pools closed,
 // tail rings refreshed. The rotation and the power-of-two scale are those of `index_rows.py`, to the bit.
 #include <cuda_bf16.h>
-#include <cuda_fp8.h>
 #include <cstdint>
+
+#include "hopper.cuh"
 
 namespace {
 
@@ -65,8 +66,8 @@ __device__ __forceinline__ uint32_t coded(const Four& v, float& scale) {
   scale = __uint_as_float(static_cast<uint32_t>(exponent) << 23);
   const float inverse = __uint_as_float(static_cast<uint32_t>(254 - exponent) << 23);
   uint16_t lo, hi;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(lo) : "f"(v.x[1] * inverse), "f"(v.x[0] * inverse));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(hi) : "f"(v.x[3] * inverse), "f"(v.x[2] * inverse));
+  lo = e4m3x2(v.x[0] * inverse, v.x[1] * inverse);
+  hi = e4m3x2(v.x[2] * inverse, v.x[3] * inverse);
   return static_cast<uint32_t>(lo) | (static_cast<uint32_t>(hi) << 16);
 }
 

@@ -80,8 +80,9 @@ def index_select(
     budget: int,
     max_context: int,
     workspace_bytes: int,
+    held: bool = False,
 ) -> Tensor:
-    """See the op's contract. Keys must be FP8."""
+    """See the op's contract. Keys must be FP8. `held` picks the kernels for a top-k in registers."""
     if scale_NQ is None:
         raise ValueError("deep_gemm scores FP8 index keys; use paged for BF16 ones")
     place = (page_table_SP, slot_R, request_T, position_T)
@@ -92,6 +93,7 @@ def index_select(
         return paged.index_select(
             q_THD, w_TH, codes_NQD, scale_NQ, *place,
             kpool=kpool, budget=budget, max_context=max_context, workspace_bytes=workspace_bytes,
+            warpgroup=held, held=held,
         )  # fmt: skip
     import deep_gemm
 
@@ -107,7 +109,7 @@ def index_select(
             query[tile], keys, weight[tile], bounds[0, tile], bounds[1, tile], clean_logits=False, max_seqlen_k=pools
         )
         rows_of_tile = (page_table_SP, slot_R, request_T[tile], position_T[tile])
-        top_pools(score, *rows_of_tile, index_TW[tile], kpool=kpool, budget=budget, page_size=page_size)
+        top_pools(score, *rows_of_tile, index_TW[tile], kpool=kpool, budget=budget, page_size=page_size, held=held)
     return index_TW
 
 

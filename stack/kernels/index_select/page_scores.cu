@@ -3,48 +3,14 @@
 // One warpgroup takes kRows neighbouring query rows (all 32 heads of each: 32 kRows columns of the matrix instruction) and every `parts`-th tile of 64
 // pooled keys of their request, which are the instruction's 64 rows; so rows of one request share every key that is read. Keys come
 // double-buffered into 128-byte-swizzled rows. Correct for rows of any requests: a tile that spans several visits each in turn.
+#include <cuda_bf16.h>
 #include <cstdint>
+
+#include "../hopper.cuh"
 
 namespace {
 
 constexpr int kHeads = 32, kD = 128, kTile = 64, kThreads = 128;
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
-__device__ __forceinline__ uint64_t descriptor(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
-
-__device__ __forceinline__ void copy16(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-
-template <int N> struct Mma;
-template <> struct Mma<32> {
-  static __device__ __forceinline__ void run(float (&d)[16], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %18, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1;}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
-                   "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-                 : "l"(a), "l"(b), "r"(accumulate));
-  }
-};
-template <> struct Mma<128> {
-  static __device__ __forceinline__ void run(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,"
-                 "%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"
-                 "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, p, 1, 1;}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
-                   "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),
-                   "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                   "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-                   "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
-                   "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-                   "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-                 : "l"(a), "l"(b), "r"(accumulate));
-  }
-};
 
 }  // namespace
 
@@ -70,7 +36,7 @@ template <int kRows> __device__ __forceinline__ void score(const ScoreArguments&
     const int n = i / 8, c = i % 8, row = begin + n / kHeads;
     copy16(shared_address(query) + n * kD + ((c ^ (n & 7)) << 4), a.q + (static_cast<int64_t>(row < a.rows ? row : 0) * kHeads + n % kHeads) * kD + c * 16, row < a.rows);
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  copies_commit();
   float weight[kRows][8];  // heads 8 j + 2 t, + 1
 #pragma unroll
   for (int r = 0; r < kRows; ++r)
@@ -104,7 +70,7 @@ template <int kRows> __device__ __forceinline__ void score(const ScoreArguments&
         const int64_t page = valid ? pages[pool / a.pools_a_page] : 0;
         copy16(stage0 + stage * kTile * kD + key * kD + ((chunk ^ (key & 7)) << 4), a.codes + page * a.codes_page + (valid ? pool % a.pools_a_page : 0) * a.codes_row + chunk * 16, valid);
       }
-      asm volatile("cp.async.commit_group;" ::: "memory");
+      copies_commit();
     };
     __syncthreads();  // the previous request's last tile is read
     gather(blockIdx.y, 0);
@@ -117,8 +83,8 @@ template <int kRows> __device__ __forceinline__ void score(const ScoreArguments&
         const int pool = tile * kTile + warp * 16 + g + 8 * i;
         scale[i] = pool < pools ? a.scales[static_cast<int64_t>(pages[pool / a.pools_a_page]) * a.scales_page + pool % a.pools_a_page] : 0.f;
       }
-      asm volatile("cp.async.wait_group 1;" ::: "memory");
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      copies_wait<1>();
+      proxy_fence();
       __syncthreads();
       const uint64_t keys = descriptor(stage0 + stage * kTile * kD);
 #pragma unroll
@@ -126,10 +92,11 @@ template <int kRows> __device__ __forceinline__ void score(const ScoreArguments&
         float d[kColumns / 2];
 #pragma unroll
         for (int i = 0; i < kColumns / 2; ++i) d[i] = 0.f;
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < 4; ++k) Mma<kColumns>::run(d, keys + k * 2, query_at + group * (kColumns * kD / 16) + k * 2, k > 0);
-        asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+        for (int k = 0; k < 4; ++k) WgmmaFp8<kColumns>::run(d, keys + k * 2, query_at + group * (kColumns * kD / 16) + k * 2, k > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
 #pragma unroll
         for (int r = 0; r < kWide; ++r) {
           const int own = group * kWide + r;
@@ -152,7 +119,7 @@ template <int kRows> __device__ __forceinline__ void score(const ScoreArguments&
       __syncthreads();  // before the stage is filled again
       stage ^= 1;
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    copies_wait<0>();
   }
 }
 

@@ -25,8 +25,9 @@ def index_select(
     max_context: int,
     workspace_bytes: int,
     warpgroup: bool = False,
+    held: bool = False,
 ) -> Tensor:
-    """See the op's contract; `warpgroup` picks the kernel of the scores."""
+    """See the op's contract; `warpgroup` picks the kernel of the scores, `held` that of the top-k."""
     rows, columns = q_THD.shape[0], score_columns(max_context, kpool)
     index_TW = torch.empty((rows, index_width(kpool, budget)), dtype=torch.int32, device=q_THD.device)
     query, weight = prepared_queries(q_THD, w_TH, fp8=scale_NQ is not None)
@@ -46,5 +47,5 @@ def index_select(
             warpgroup=warpgroup,
         )
         page_size = codes_NQD.shape[1] * kpool
-        top_pools(score, *place, index_TW[tile], kpool=kpool, budget=budget, page_size=page_size)
+        top_pools(score, *place, index_TW[tile], kpool=kpool, budget=budget, page_size=page_size, held=held)
     return index_TW

@@ -162,23 +162,156 @@ __device__ __forceinline__ void select(uint32_t* keys, const float* from, int po
   }
 }
 
+struct HeldShared : Shared {
+  uint32_t listed[64], counts[16 * kWarps];  // keys of one bin; a round's and warp's pools above the limit, and (high half) equal to it
+  uint32_t num_listed, limit, want;
+};
+
+// The same with every key in a register: rounds of 2,048 pools, four neighbours a thread. Bins are equal steps between the bound and the largest
+// key, so they fill evenly; the few keys of the bin that holds the limit are ranked by one warp.
+template <int kRounds, typename Write>
+__device__ __forceinline__ void select_held(const float* from, int pools, int budget, HeldShared& shared, Write&& write) {
+  static_assert(kRounds <= 16);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = static_cast<int>(threadIdx.x) * 4;
+  uint32_t key[kRounds][4], peak = 0;
+#pragma unroll
+  for (int c = 0; c < kRounds; ++c) {
+    const int at = c * kThreads * 4 + own;
+    uint4 four = make_uint4(0, 0, 0, 0);
+    if (at < pools) four = keys_at<false>(nullptr, from, at, pools);
+    key[c][0] = four.x, key[c][1] = four.y, key[c][2] = four.z, key[c][3] = four.w;
+    peak = max(max(peak, max(four.x, four.y)), max(four.z, four.w));
+  }
+  const uint32_t least = __reduce_min_sync(~0u, peak), most = __reduce_max_sync(~0u, peak);
+  if (lane == 0) shared.warp_sum[warp] = least, shared.warp_equal[warp] = most;
+  if (threadIdx.x == 0) shared.num_listed = 0;
+  __syncthreads();
+  uint32_t low = budget <= kThreads ? 0xffffffffu : 0u, high = 0, want = budget;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) low = min(low, shared.warp_sum[i]), high = max(high, shared.warp_equal[i]);
+  for (;;) {  // the limit lies between low and high, `want`-th among the keys there
+    const int shift = max(0, 21 - __clz(static_cast<int>(high - low)));
+    for (int i = threadIdx.x; i < kBins; i += kThreads) shared.histogram[i] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int c = 0; c < kRounds; ++c)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (key[c][j] >= low && key[c][j] <= high) atomicAdd(&shared.histogram[(key[c][j] - low) >> shift], 1u);
+    __syncthreads();
+    find_bin(shared, kBins, want);
+    const uint32_t bin = shared.bin, held = shared.histogram[bin];
+    want -= shared.above;
+    low += bin << shift, high = low + ((1u << shift) - 1);
+    if (shift == 0) {
+      if (threadIdx.x == 0) shared.limit = low, shared.want = want;
+      break;
+    }
+    if (held <= 64) {
+#pragma unroll
+      for (int c = 0; c < kRounds; ++c)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          if (key[c][j] - low <= high - low) shared.listed[atomicAdd(&shared.num_listed, 1u) % 64] = key[c][j];
+      __syncthreads();
+      if (warp == 0)
+        for (uint32_t i = lane; i < held; i += 32) {
+          const uint32_t mine = shared.listed[i];
+          uint32_t above = 0, equal = 0;
+          for (uint32_t n = 0; n < held; ++n) above += shared.listed[n] > mine, equal += shared.listed[n] == mine;
+          if (above < want && above + equal >= want) shared.limit = mine, shared.want = want - above;
+        }
+      break;
+    }
+    __syncthreads();  // the histogram is read before it is cleared
+  }
+  __syncthreads();
+  const uint32_t limit = shared.limit;
+  want = shared.want;  // of those equal to it are kept
+  uint32_t marks[(kRounds + 3) / 4] = {};  // eight bits a round: above, equal
+#pragma unroll
+  for (int c = 0; c < kRounds; ++c) {
+    uint32_t above = 0, equal = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      above |= static_cast<uint32_t>(key[c][j] > limit) << j;
+      equal |= static_cast<uint32_t>(key[c][j] == limit && c * kThreads * 4 + own + j < pools) << j;
+    }
+    marks[c / 4] |= (above | equal << 4) << (c % 4 * 8);
+    const uint32_t counts = __reduce_add_sync(~0u, static_cast<uint32_t>(__popc(above)) | static_cast<uint32_t>(__popc(equal)) << 16);
+    if (lane == 0) shared.counts[c * kWarps + warp] = counts;
+  }
+  __syncthreads();
+  if (warp == 0) {  // counts become what lies before a round's warp
+    constexpr int kEach = (kRounds * kWarps + 31) / 32;
+    uint32_t mine[kEach], sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = lane * kEach + i;
+      mine[i] = at < kRounds * kWarps ? shared.counts[at] : 0u;
+      sum += mine[i];
+    }
+    uint32_t scan = sum;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const uint32_t other = __shfl_up_sync(~0u, scan, step);
+      if (lane >= step) scan += other;
+    }
+    scan -= sum;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = lane * kEach + i;
+      if (at < kRounds * kWarps) shared.counts[at] = scan;
+      scan += mine[i];
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < kRounds; ++c) {
+    const uint32_t mark = marks[c / 4] >> (c % 4 * 8) & 0xffu, above = mark & 15u, equal = mark >> 4;
+    if (!__any_sync(~0u, mark)) continue;
+    const uint32_t counts = __popc(above) | __popc(equal) << 16;
+    uint32_t scan = counts;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const uint32_t other = __shfl_up_sync(~0u, scan, step);
+      if (lane >= step) scan += other;
+    }
+    const uint32_t before = scan - counts + shared.counts[c * kWarps + warp];
+    uint32_t ties = before >> 16, place = (before & 0xffffu) + min(ties, want);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const bool is_tie = equal >> j & 1;
+      if ((above >> j & 1) || (is_tie && ties < want)) write(static_cast<int>(place++), c * kThreads * 4 + own + j);
+      ties += is_tie;
+    }
+  }
+}
+
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads) top_pools(const float* scores, int64_t score_row, const int* request, const int* position,
-                                                                 const int* slot, const int* page_table, int64_t table_row, int* out, int64_t out_row,
-                                                                 int width, int kpool, int budget, int page_shift, int staged) {
-  extern __shared__ __align__(16) uint32_t keys[];
-  __shared__ Shared shared;
-  const int row = blockIdx.x;
-  const int state = slot[request[row]];
-  int* target = out + row * out_row;
+struct TopArguments {
+  const float* scores;
+  const int *request, *position, *slot, *page_table;
+  int* out;
+  int64_t score_row, table_row, out_row;
+  int width, kpool, budget, page_shift, staged;
+};
+
+namespace {
+
+// One row: `choose(from, pools, write)` picks among more pools than the budget.
+template <typename Choose> __device__ __forceinline__ void fill(const TopArguments& a, Choose&& choose) {
+  const int row = blockIdx.x, width = a.width, kpool = a.kpool, page_shift = a.page_shift;
+  const int state = a.slot[a.request[row]];
+  int* target = a.out + row * a.out_row;
   if (state == 0) {
     for (int i = threadIdx.x; i < width; i += kThreads) target[i] = -1;
     return;
   }
-  const int seen = position[row] + 1, pools = seen / kpool, tail = seen - pools * kpool;
-  const int* pages = page_table + state * table_row;
-  const float* from = scores + row * score_row;
+  const int seen = a.position[row] + 1, pools = seen / kpool, tail = seen - pools * kpool;
+  const int* pages = a.page_table + state * a.table_row;
+  const float* from = a.scores + row * a.score_row;
   auto slot_of = [&](int token) { return (pages[token >> page_shift] << page_shift) | (token & ((1 << page_shift) - 1)); };
   auto write_pool = [&](int rank, int pool) {
     const int token = pool * kpool, first = slot_of(token);
@@ -188,14 +321,31 @@ extern "C" __global__ void __launch_bounds__(kThreads) top_pools(const float* sc
       for (int j = 0; j < kpool; ++j) target[rank * kpool + j] = first + j;
     }
   };
-  const int kept = min(pools, budget);
-  if (pools <= budget) {
+  const int kept = min(pools, a.budget);
+  if (pools <= a.budget) {
     for (int i = threadIdx.x; i < pools; i += kThreads) write_pool(i, i);
-  } else if (pools <= staged) {
-    select<true>(keys, from, pools, budget, shared, write_pool);
   } else {
-    select<false>(keys, from, pools, budget, shared, write_pool);
+    choose(from, pools, write_pool);
   }
   for (int i = threadIdx.x; i < width - kept * kpool; i += kThreads)
     target[kept * kpool + i] = i < tail ? slot_of(pools * kpool + i) : -1;
 }
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads) top_pools(const __grid_constant__ TopArguments a) {
+  extern __shared__ __align__(16) uint32_t keys[];
+  __shared__ Shared shared;
+  fill(a, [&](const float* from, int pools, auto& write) {
+    if (pools <= a.staged) select<true>(keys, from, pools, a.budget, shared, write);
+    else select<false>(keys, from, pools, a.budget, shared, write);
+  });
+}
+
+#define HELD(rounds)                                                                                                        \
+  extern "C" __global__ void __launch_bounds__(kThreads, 2) top_pools_held_##rounds(const __grid_constant__ TopArguments a) { \
+    __shared__ HeldShared shared;                                                                                           \
+    fill(a, [&](const float* from, int pools, auto& write) { select_held<rounds>(from, pools, a.budget, shared, write); }); \
+  }
+HELD(5)
+HELD(9)

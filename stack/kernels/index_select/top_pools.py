@@ -4,10 +4,11 @@ kernel.
 T rows, H index heads, D index width, P columns of a score row, W entries of an index row.
 """
 
+import ctypes
 from collections.abc import Iterator
 from ctypes import c_int64
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from stack.kernels.cuda_source import CudaKernel
 
@@ -19,7 +20,19 @@ STAGED = 16384
 
 _TOP = CudaKernel(Path(__file__).with_suffix(".cu"), "top_pools", STAGED * 4)
 _SHORT = CudaKernel(Path(__file__).with_suffix(".cu"), "top_pools", STAGED * 2)
+_HELD = {2048 * n: CudaKernel(Path(__file__).with_suffix(".cu"), f"top_pools_held_{n}") for n in (5, 9)}
+"""Widest score row of each kernel that holds its row in registers."""
 _QUERY = CudaKernel(Path(__file__).parents[1] / "index_rows.cu", "index_query")
+
+
+class TopArguments(ctypes.Structure):
+    """`TopArguments` of the source."""
+
+    _fields_: ClassVar[Any] = (
+        [(name, ctypes.c_void_p) for name in "scores request position slot page_table out".split()]
+        + [(name, ctypes.c_int64) for name in ("score_row", "table_row", "out_row")]
+        + [(name, ctypes.c_int) for name in "width kpool budget page_shift staged".split()]
+    )
 
 
 def index_width(kpool: int, budget: int) -> int:
@@ -66,28 +79,22 @@ def top_pools(
     kpool: int,
     budget: int,
     page_size: int,
+    held: bool = False,
 ) -> None:
-    """Fill the index rows from scores; entries beyond a row's candidates are never read."""
+    """Fill the index rows from scores; entries beyond a row's candidates are never read.
+
+    `held` keeps a row's keys in registers where they fit, instead of in shared memory.
+    """
     if score_TP.stride(0) % 4 or score_TP.stride(1) != 1:
         raise ValueError("the top-k kernel takes score rows aligned to 16 bytes")
-    kernel, staged = (_TOP, STAGED) if score_TP.shape[1] > STAGED // 2 else (_SHORT, STAGED // 2)
-    kernel.launch(
-        (score_TP.shape[0], 1, 1),
-        512,
-        [
-            score_TP,
-            c_int64(score_TP.stride(0)),
-            request_T,
-            position_T,
-            slot_R,
-            page_table_SP,
-            c_int64(page_table_SP.stride(0)),
-            out_TW,
-            c_int64(out_TW.stride(0)),
-            out_TW.shape[1],
-            kpool,
-            budget,
-            page_size.bit_length() - 1,
-            staged,
-        ],
-    )
+    columns = score_TP.shape[1]
+    kernel, staged = (_TOP, STAGED) if columns > STAGED // 2 else (_SHORT, STAGED // 2)
+    if held:
+        kernel = next((fits for limit, fits in _HELD.items() if columns <= limit), kernel)
+    arguments = TopArguments(
+        scores=score_TP.data_ptr(), request=request_T.data_ptr(), position=position_T.data_ptr(),
+        slot=slot_R.data_ptr(), page_table=page_table_SP.data_ptr(), out=out_TW.data_ptr(),
+        score_row=score_TP.stride(0), table_row=page_table_SP.stride(0), out_row=out_TW.stride(0),
+        width=out_TW.shape[1], kpool=kpool, budget=budget, page_shift=page_size.bit_length() - 1, staged=staged,
+    )  # fmt: skip
+    kernel.launch((score_TP.shape[0], 1, 1), 512, [arguments])

@@ -168,10 +168,10 @@ def test_indexer(compiled: list[str], dtype: torch.dtype) -> None:
         ints(3), torch.zeros(6, dtype=torch.int64),
     )  # fmt: skip
     bounds = {"kpool": 4, "budget": 512, "max_context": 1000, "workspace_bytes": 1 << 20}
-    for name in ("paged", "paged_wgmma") if dtype == FP8 else ("paged",):
+    for name in ("paged", "paged_wgmma", "paged_held") if dtype == FP8 else ("paged",):
         impl("index_select", name)(bf16(6, 32, 128), torch.zeros(6, 32), codes, scales, table, *rows, **bounds)
     assert {"index_pool", "index_ring", "_score", "top_pools"} <= set(compiled)
-    assert ("page_scores_1" in compiled) == (dtype == FP8)
+    assert ({"page_scores_1", "top_pools_held_5"} <= set(compiled)) == (dtype == FP8)
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])

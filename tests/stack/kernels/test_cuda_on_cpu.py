@@ -9,6 +9,7 @@ import torch
 
 from stack.kernels import cuda_source
 from stack.kernels.catalog import OPS
+from stack.kernels.index_select.top_pools import top_pools
 from stack.kernels.kda_chunk.cuda_prepared import prepare
 from stack.kernels.kda_chunk.segments import begin_pass, entering_states
 from tests.stack.kernels import cuda_on_cpu
@@ -91,3 +92,39 @@ def test_convolution(impl: str, lens: list[int], padding: int) -> None:
     torch.manual_seed(padding)
     call: Any = inputs.kda_conv("cpu", lens, padding, 2)
     assert_agrees("kda_conv", impl, call, 3e-3)
+
+
+@pytest.mark.parametrize("impl", ["paged_wgmma", "paged_held"])
+@pytest.mark.parametrize(
+    ("lens", "prefix", "padding"), [([8, 8], [300, 5], 8), ([1, 1], [900, 70], 1), ([4, 5, 3], [40, 300, 77], 2)]
+)
+def test_index_selection(impl: str, lens: list[int], prefix: list[int], padding: int) -> None:
+    torch.manual_seed(padding)
+    call: Any = inputs.index_select("cpu", lens, prefix, padding, 256, True, budget=16)
+    assert_agrees("index_select", impl, call, 0.0)
+
+
+@pytest.mark.parametrize("pools", [600, 3000, 9000, 17000])
+@pytest.mark.parametrize("kind", ["normal", "ties", "constant", "nan", "wide"])
+def test_top_pools_in_registers(pools: int, kind: str) -> None:
+    torch.manual_seed(pools)
+    score = torch.randn(1, -(-pools // 4) * 4)
+    if kind == "ties":
+        score = (score * 2).round()
+    elif kind == "constant":
+        score.zero_()
+    elif kind == "nan":
+        score[:, ::3] = float("nan")
+    elif kind == "wide":
+        score = score.sign() * torch.exp2(score * 40)
+    out = torch.full((1, 2112), 77, dtype=torch.int32)
+    table = torch.arange(1, pools // 64 + 2, dtype=torch.int32).repeat(2, 1)
+    place = (table, torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
+    position = torch.tensor([pools * 4 + 1], dtype=torch.int32)
+    top_pools(score, *place, position, out, kpool=4, budget=512, page_size=256, held=True)
+    order = torch.sort(score[0, :pools].nan_to_num(nan=float("-inf")), descending=True, stable=True).indices
+    kept = order[:512].sort().values
+    tokens = (kept[:, None] * 4 + torch.arange(4)).flatten() + 256
+    tail = torch.arange(2) + pools * 4 + 256
+    want = torch.cat([tokens, tail, torch.full((2112 - 2050,), -1)]).int()
+    assert torch.equal(out[0], want)

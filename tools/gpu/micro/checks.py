@@ -131,7 +131,7 @@ def _index() -> Iterator[Check]:
         ([70, 66], [40, 300], 2),
     ):
         for fp8 in (True, False):
-            impls = ("deep_gemm", "paged", "paged_wgmma") if fp8 else ("paged",)
+            impls = inputs.INDEX_SELECT if fp8 else ("paged",)
             yield Check(
                 "index_select", impls, f"{lens} behind {prefix} fp8={fp8}",
                 lambda n=lens, p=prefix, x=padding, f=fp8: inputs.index_select("cpu", n, p, x, 256, f, budget=16), 2e-2,

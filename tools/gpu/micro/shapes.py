@@ -165,7 +165,7 @@ def _index() -> Iterator[Shape]:
     ):
         pools = sum(n * (p + n / 2) / 4 for n, p in zip(lens, prefix, strict=True))
         yield Shape(
-            "index_select", ("deep_gemm", "paged", "paged_wgmma") if lens[0] > 8 else ("paged", "paged_wgmma"),
+            "index_select", inputs.INDEX_SELECT[0 if lens[0] > 8 else 2 :],
             f"{len(lens)} x {lens[0]} behind {prefix[0]}",
             lambda n=lens, p=prefix: inputs.index_select("cuda", n, p, 0, 256, True),
             sum(p / 4 * 132 for p in prefix), pools * 32 * 128 * 2.0, FP8_RATE, anchor,

@@ -138,6 +138,16 @@ inline void store_there(uint32_t there, float4 x, uint32_t barrier_there) {
 inline float fast_exp2(float x) { return std::exp2(x); }
 inline float fast_reciprocal(float x) { return 1.f / x; }
 inline float fast_rsqrt(float x) { return 1.f / std::sqrt(x); }
+inline uint8_t to_e4m3(float x) {
+  if (std::isnan(x)) return 0x7f;
+  const uint8_t sign = std::signbit(x) ? 0x80 : 0;
+  const float size = std::min(std::fabs(x), 448.f);
+  const int exponent = std::max(-6, size > 0.f ? std::ilogb(size) : -6);
+  const int eighths = static_cast<int>(std::nearbyint(std::ldexp(size, 3 - exponent)));  // 8 to 16, or fewer for a subnormal
+  return static_cast<uint8_t>(sign | (eighths + (exponent + 6) * 8));
+}
+inline uint16_t e4m3x2(float first, float second) { return static_cast<uint16_t>(to_e4m3(first) | to_e4m3(second) << 8); }
+
 inline int load_acquire(const int* at) {
   emulated::yield();
   return *static_cast<const volatile int*>(at);
