@@ -214,3 +214,10 @@ def test_boundary(compiled: list[str], name: str, width: int) -> None:
     impl("mhc_boundary", name)(*streams, site, bf16(width), iters=20, **options)
     OPS["mhc_boundary"].module(name).mhc_final(*streams, bf16(width), norm_eps=1e-5)
     assert "mhc_write_back" in compiled
+
+
+def test_sampling(compiled: list[str]) -> None:
+    reals, ids = torch.zeros(3), torch.zeros(3, dtype=torch.int64)
+    module = OPS["sample"].module("cuda_search")
+    module.sample(torch.zeros(3, 500), reals, ints(3), reals, reals, module.uniforms(ids, ids, 0))
+    assert compiled == ["sample_uniforms", "sample_rows"]

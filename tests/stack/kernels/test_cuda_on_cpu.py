@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from stack.kernels import cuda_source
+from stack.kernels.cases import Case, Draw
 from stack.kernels.catalog import OPS
 from stack.kernels.index_select.top_pools import top_pools
 from stack.kernels.kda_chunk.cuda_prepared import prepare
 from stack.kernels.kda_chunk.segments import begin_pass, entering_states
+from stack.kernels.sample.cases import CASES as SAMPLE_CASES
 from tests.stack.kernels import cuda_on_cpu
 from tools.gpu.micro import inputs
 from tools.gpu.micro.compare import distance, run
@@ -128,3 +130,19 @@ def test_top_pools_in_registers(pools: int, kind: str) -> None:
     tail = torch.arange(2) + pools * 4 + 256
     want = torch.cat([tokens, tail, torch.full((2112 - 2050,), -1)]).int()
     assert torch.equal(out[0], want)
+
+
+@pytest.mark.parametrize("case", SAMPLE_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_sampling(case: Case, seed: int) -> None:
+    function = case.function or "sample"
+    call = case.build(Draw("cpu", torch.float32, seed))
+    got, want = (getattr(OPS["sample"].module(impl), function)(*call.args) for impl in ("cuda_search", "reference"))
+    assert torch.equal(got, want) if case.is_exact else torch.allclose(got, want, rtol=1e-6, atol=1e-9)
+
+
+def test_uniform_numbers() -> None:
+    seed = torch.tensor([0, 1, 2**40 + 3, -5])
+    position = torch.tensor([0, 7, 65536, 2**33])
+    got, want = (OPS["sample"].module(impl).uniforms(seed, position, 3) for impl in ("cuda_search", "reference"))
+    assert torch.equal(got, want)

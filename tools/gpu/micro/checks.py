@@ -42,6 +42,9 @@ def _rows() -> Iterator[Check]:
         yield Check(
             "swiglu_quant", ("triton_fused", "unfused"), label, lambda r=rows, w=width: inputs.swiglu("cpu", r, w), 4e-3
         )
+    yield Check(
+        "sample", ("cuda_search", "torch_sort"), "30 x 3000", lambda: inputs.sample("cpu", 30, 3000, "mixed"), 0
+    )
     yield Check("gated_norm", ("triton_rows",), "9 x 16", lambda: inputs.gated_norm("cpu", 9, 16), 3e-3)
     for dtype in (BF16, FP8):
         yield Check(

@@ -409,3 +409,19 @@ def sparse_mla(
         index[2, ::3] = -1
     q = torch.randn(rows, heads, 512, device=device).to(BF16)
     return Call([q, pool, index], {"scale": 1 / 16})
+
+
+def sample(device: str, rows: int, vocab: int, kind: str) -> Call:
+    """Logits under one setting, `greedy`, `top_p` or `all` (top-k, top-p and min-p), or `mixed`: every setting in turn."""
+    logits = torch.randn(rows, vocab, device=device) * 3
+    logits[:, 5:9] = logits[:, :4]
+    settings = {
+        "greedy": [(0.0, -1, 1.0, 0.0)],
+        "top_p": [(0.7, -1, 0.95, 0.0)],
+        "all": [(1.0, 50, 0.9, 0.05)],
+    }
+    rows_of = sum(settings.values(), [(1.0, -1, 1.0, 0.0)]) if kind == "mixed" else settings[kind]
+    columns = zip(*(rows_of[i % len(rows_of)] for i in range(rows)), strict=True)
+    kinds = (F32, I32, F32, F32)
+    values = [torch.tensor(c, dtype=k, device=device) for c, k in zip(columns, kinds, strict=True)]
+    return Call([logits, *values, torch.rand(rows, device=device)])

@@ -212,6 +212,12 @@ def _rest() -> Iterator[Shape]:
             lambda r=rows: inputs.router("cuda", r, EXPERTS, 2, HIDDEN, exact=True),
             rows * HIDDEN * 2,
         )
+    for kind in ("greedy", "top_p", "all"):
+        yield Shape(
+            "sample", ("cuda_search", "torch_sort"), f"128 x 38720, {kind}",
+            lambda k=kind: inputs.sample("cuda", 128, 38720, k),
+            128 * 38720 * 4,
+        )  # fmt: skip
     yield Shape(
         "swiglu", ("triton_rows",), "32768 x 3072", lambda: inputs.swiglu("cuda", 32768, 3072), 32768 * 3072 * 6
     )
