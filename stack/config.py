@@ -203,7 +203,12 @@ class KernelConfig:
     kv_tile: Literal[32, 128] = 128
     """Keys per iteration of the decode attention kernel."""
     moe_table: str = ""
-    """File of tuned MoE tiles; empty uses the built-in heuristic."""
+    """Table of tuned MoE tiles, by its name in `stack/kernels/moe/configs` or its path; empty uses a built-in rule."""
+    moe_routes: str = ""
+    """File for the experts that decode steps choose, for `np1d tune moe`; written at the end, and empty for none.
+    Recording waits for the device in every layer, so such a run measures nothing."""
+    moe_routes_steps: int = 64
+    """Steps that `moe_routes` keeps, one in every eight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +299,10 @@ class EngineConfig:
         _check(
             self.role != "decode" or self.cache.prefix != "hybrid_radix",
             "cache.prefix: hybrid_radix needs states, which a decode instance does not keep; use kv_radix or none",
+        )
+        _check(
+            not (self.kernels.moe_routes and self.graphs.decode and self.model.device != "cpu"),
+            "kernels.moe_routes records in eager steps alone: set graphs.decode to false",
         )
         _check(
             self.role == "decode" or self.cache.prefix != "kv_radix",

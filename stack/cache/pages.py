@@ -110,7 +110,7 @@ class PagePool:
     def randomize(self, pages: list[int], seed: int) -> None:
         """Fill pages with finite random rows (synthetic admission): unit size, scales a power of two."""
         generator = torch.Generator(self.device).manual_seed(seed)
-        index = torch.tensor(pages, device=self.device)
+        index = torch.tensor(pages, pin_memory=self.device.type == "cuda").to(self.device, non_blocking=True)
         for layer in range(self.layout.num_paged_layers):
             for view in (self.latents(layer), self.index_codes(layer)):
                 _scatter_normal(view, index, generator)

@@ -1,6 +1,7 @@
 """`python -m stack.engine CONFIG.json --address ADDRESS`: the worker process that the HTTP process starts."""
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ def main() -> int:
     parser.add_argument("config", type=Path, help="engine configuration, JSON")
     parser.add_argument("--address", required=True, help="ZeroMQ address that the HTTP process listens on")
     options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("stack").setLevel(logging.INFO)
     try:
         worker = Worker(load(options.config), options.address)
     except (ConfigError, CapacityError, MissingImplementationError) as error:

@@ -9,6 +9,7 @@ over the window's wall time; `idle_share` is the part of it in which no step ran
 
 import argparse
 import json
+import logging
 import random
 import statistics
 import sys
@@ -27,6 +28,7 @@ from stack.core import ConfigError, EngineError, SamplingParams
 from stack.core.clock import MonotonicClock
 from stack.core.messages import Generate
 from stack.core.plan import StepPlan, StepResult
+from stack.core.tokens import pack_tokens
 from stack.engine.build import Instance, build_instance
 from stack.engine.loop import Loop
 from stack.engine.roles import open_side
@@ -108,7 +110,7 @@ class Bench:
         while self._window.ended < load_.count:
             while alive < load_.concurrency and (prompt := next(prompts, None)) is not None:
                 rid = f"{id(self._window)}-{prompt[-1]}-{time.perf_counter_ns()}"
-                self._side.begin(Generate(rid=rid, token_ids=prompt, sampling=sampling))
+                self._side.begin(Generate(rid=rid, prompt=pack_tokens(prompt), sampling=sampling))
                 alive += 1
             self._turn()
             ended = sum(message.finish is not None for message in self._messages())
@@ -164,6 +166,7 @@ def main() -> int:
     parser.add_argument("--warmup", type=int, default=1, help="requests served before the window (default 1)")
     parser.add_argument("--profile-steps", type=int, default=0, help="list device kernels over this many steps")
     options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
     try:
         bench = Bench(load(options.config, parse_settings(options.set)))
         result = _measure(bench, options)

@@ -1,6 +1,9 @@
 """From a configuration to an instance that can step: weights, pools sized by the memory plan, runner and scheduler."""
 
+import logging
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -13,11 +16,14 @@ from stack.config import EngineConfig
 from stack.core.clock import Clock
 from stack.core.geometry import ModelGeometry
 from stack.engine.warm import warm_up
+from stack.kernels.moe.routes import RouteRecorder
 from stack.kernels.sample import OP as SAMPLE
 from stack.models import load_model
 from stack.runner import Runner, build_runner, new_slot_table
 from stack.scheduler import Limits, Memory, Scheduler
 from stack.speculation import build_speculator
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +41,15 @@ class Instance:
     impls: dict[str, str]
     """Op -> the implementation that was bound."""
 
+    routes: RouteRecorder | None = None
+    """What was recorded of the routers, written when the instance ends."""
+
     def close(self) -> None:
-        """End the runner's stream."""
+        """End the runner's stream, and write what was recorded."""
         self.runner.close()
+        if self.routes is not None and self.routes.layers:
+            notes = {"model": self.config.model.path, "weights": self.config.model.weights}
+            self.routes.save(Path(self.config.kernels.moe_routes), notes)
 
 
 def build_instance(config: EngineConfig, clock: Clock) -> Instance:
@@ -49,7 +61,13 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
     geometry, _, draft = geometries(config)
     layout = cache_layout(geometry, config, draft)
     plan = plan_memory(config, free_bytes=free_bytes)
+    begun_s = time.perf_counter()
     model = load_model(config, device)
+    _LOG.info("weights are on %s after %.1f s", device, time.perf_counter() - begun_s)
+    recorder = None
+    if config.kernels.moe_routes:
+        recorder = RouteRecorder(geometry.num_experts, config.kernels.moe_routes_steps, every=8)
+        model.record_routes(recorder)
     sample = SAMPLE.bind(config.kernels.sample, device.type)
     pages = PagePool(layout, plan.num_pages, device)
     states = StatePool(
@@ -69,10 +87,11 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
         speculator=build_speculator(config, model, memory, pages, states, sample),
     )
     if device.type == "cuda" and config.graphs.decode and config.role != "prefill":
-        runner.capture(min(plan.max_context, _graph_context(config)))
+        runner.capture(min(plan.max_context, _graph_context(config)), _LOG.info)
     scheduler = build_scheduler(config, geometry, plan, clock)
     if device.type == "cuda":
-        warm_up(scheduler, runner)
+        num_prompts = warm_up(scheduler, runner)
+        _LOG.info("ready to serve %.1f s after start, %d prompts warm", time.perf_counter() - begun_s, num_prompts)
     return Instance(
         config=config,
         geometry=geometry,
@@ -83,6 +102,7 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
         runner=runner,
         scheduler=scheduler,
         impls={**model.impls, "sample": sample.impl},
+        routes=recorder,
     )
 
 

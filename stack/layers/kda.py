@@ -59,8 +59,8 @@ class LinearAttention:
             geometry.rms_norm_eps,
         )
 
-    def __call__(self, x_TC: Tensor, ctx: ForwardContext, layer: KdaLayer, has_state_R: Tensor) -> Tensor:
-        """Outputs [T, C]. `has_state_R` (bool): requests whose slot holds an earlier pass's state."""
+    def __call__(self, x_TC: Tensor, ctx: ForwardContext, layer: KdaLayer, has_state_R: Tensor | None) -> Tensor:
+        """Outputs [T, C]. `has_state_R` (bool, prefill only): requests whose slot holds an earlier pass's state."""
         channels, heads = self.conv_X4.shape[0], self.A_log_H.shape[0]
         qkv_TX, b_TH, low_TN = self.inputs.joined(x_TC).split((channels, heads, 2 * self.head_dim), -1)
         low_T2D = low_TN.unflatten(-1, (2, self.head_dim))
@@ -70,7 +70,13 @@ class LinearAttention:
         return self.out(self.ops.gated_norm(o_THD, gate_THD, self.norm_D, eps=self.norm_eps))
 
     def _mix(
-        self, x_TX: Tensor, f_THD: Tensor, b_TH: Tensor, ctx: ForwardContext, layer: KdaLayer, has_state_R: Tensor
+        self,
+        x_TX: Tensor,
+        f_THD: Tensor,
+        b_TH: Tensor,
+        ctx: ForwardContext,
+        layer: KdaLayer,
+        has_state_R: Tensor | None,
     ) -> Tensor:
         gates = (f_THD, b_TH)
         decay = (self.A_log_H, self.dt_bias_HD)

@@ -3,12 +3,13 @@
 T rows, C channels, I inner width, E experts, K choices.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from stack.core import ModelGeometry
+from stack.core import ForwardContext, ModelGeometry
 from stack.layers.ops import Ops
 from stack.layers.projection import FusedProjection, Projection
 from stack.layers.weights import Experts, Weights
@@ -55,6 +56,8 @@ class MixtureOfExperts:
     top_k: int
     scaling: float
     normalize: bool
+    record: Callable[[Tensor], None] | None = None
+    """Told the ids [T, K] that each pass chose, where routes are recorded."""
 
     @classmethod
     def load(cls, ops: Ops, weights: Weights, prefix: str, geometry: ModelGeometry) -> "MixtureOfExperts":
@@ -82,7 +85,17 @@ class MixtureOfExperts:
             normalize=self.normalize,
             num_rows=num_rows,
         )
+        if self.record is not None:
+            self.record(ids_TK)
         routed_TC = self.ops.moe(
             x_TC, ids_TK, weights_TK, self.experts, limit=self.shared.limit, swiglu_quant=self.ops.swiglu_quant
         )
         return routed_TC + self.shared(x_TC)
+
+
+def num_live_rows(ctx: ForwardContext) -> Tensor:
+    """int32 scalar: the rows in front of the padding. Live requests come first."""
+    if ctx.kind != "prefill":
+        return (ctx.slot_R > 0).sum(dtype=torch.int32) * ctx.width
+    live = (ctx.slot_R.index_select(0, ctx.request_T) > 0).sum(dtype=torch.int32)
+    return torch.minimum(ctx.start_R1[-1], live)

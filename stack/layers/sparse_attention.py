@@ -6,6 +6,7 @@ W selected tokens.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from stack.core import ForwardContext, ModelGeometry
@@ -26,6 +27,8 @@ class Indexer:
     norm_weight_D: Tensor
     norm_bias_D: Tensor
     ape_KD: Tensor
+    head_scale_1: Tensor
+    """FP32, so that the head weights leave the product with it in FP32 too."""
     num_heads: int
     budget: int
 
@@ -35,13 +38,15 @@ class Indexer:
         width, heads, head_dim = geometry.hidden_size, geometry.index_num_heads, geometry.index_head_dim
         names = ("wk.weight", "index_kpool_compress_gate", "weights_proj.weight")
         rows_of = dict(zip((f"{prefix}{name}" for name in names), (head_dim, head_dim, heads), strict=True))
+        ape_KD = weights.tensor(f"{prefix}index_kpool_compress_ape", (geometry.index_kpool, head_dim), std=0.5)
         return cls(
             ops,
             FusedProjection.load(ops, weights, rows_of, width),
             Projection.load(ops, weights, f"{prefix}wq_b.weight", heads * head_dim, geometry.q_lora_rank),
             weights.tensor(f"{prefix}k_norm.weight", (head_dim,), mean=1.0),
             weights.tensor(f"{prefix}k_norm.bias", (head_dim,)),
-            weights.tensor(f"{prefix}index_kpool_compress_ape", (geometry.index_kpool, head_dim), std=0.5),
+            ape_KD,
+            ape_KD.new_full((1,), heads**-0.5, dtype=torch.float32),
             heads,
             geometry.index_topk // geometry.index_kpool,
         )
@@ -65,7 +70,7 @@ class Indexer:
             ctx.start_R1,
             ctx.write_T,
         )
-        return w_TJ.float() * self.num_heads**-0.5
+        return w_TJ * self.head_scale_1
 
     def select(
         self, qr_TQ: Tensor, w_TJ: Tensor, ctx: ForwardContext, layer: PagedLayer, workspace_bytes: int
@@ -149,5 +154,5 @@ class SparseAttention:
         o_THL = self.ops.sparse_mla(
             linear_heads(q_THK, self.to_latent_HLK), layer.latent_NPL, index_TW, scale=q_THK.shape[-1] ** -0.5
         )
-        values_THV = linear_heads(o_THL, self.from_latent_HVL)
+        values_THV = linear_heads(o_THL, self.from_latent_HVL, by_row=True)
         return self.out(values_THV.flatten(1)), index_TW

@@ -18,6 +18,7 @@ from torch import Tensor
 from stack.core import ForwardContext, ModelGeometry
 from stack.core.memory import ModelMemory
 from stack.layers import MixtureOfExperts, Ops, SparseAttention, Weights
+from stack.layers.mlp import num_live_rows
 from stack.layers.projection import Projection
 
 
@@ -57,8 +58,7 @@ class MtpLayer:
             self._norm(z_TC, self._before_C), ctx, memory.paged[-1], memory.index_workspace_bytes, index_TW
         )
         z_TC = z_TC + y_TC
-        num_rows = (ctx.slot_R.index_select(0, ctx.request_T.long()) > 0).sum().int()
-        z_TC = z_TC + self._experts(self._norm(z_TC, self._after_C), num_rows)
+        z_TC = z_TC + self._experts(self._norm(z_TC, self._after_C), num_live_rows(ctx))
         return self._norm(z_TC, self._last_C), index_TW
 
     def _norm(self, x_TC: Tensor, weight_C: Tensor) -> Tensor:

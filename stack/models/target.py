@@ -7,7 +7,8 @@ T rows, C channels, V vocabulary, F tap features (C for each tapped layer).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,9 @@ from torch.nn import functional
 
 from stack.core import ForwardContext, ModelGeometry
 from stack.core.memory import ModelMemory
+from stack.kernels.moe.routes import RouteRecorder
 from stack.layers import Boundary, DenseMlp, LinearAttention, MixtureOfExperts, Ops, SparseAttention, Weights
+from stack.layers.mlp import num_live_rows
 from stack.layers.streams import Streams, finish, settle
 
 
@@ -58,7 +61,12 @@ class DecoderLayer:
         )
 
     def __call__(
-        self, streams: Streams, ctx: ForwardContext, memory: ModelMemory, has_state_R: Tensor, num_rows: Tensor
+        self,
+        streams: Streams,
+        ctx: ForwardContext,
+        memory: ModelMemory,
+        has_state_R: Tensor | None,
+        num_rows: Tensor,
     ) -> Streams:
         """The streams behind this layer, its MLP's output pending."""
         streams, x_TC = self.before_mixer(streams)
@@ -84,6 +92,17 @@ class TargetModel:
         self.layers = tuple(DecoderLayer.load(ops, weights, i, geometry) for i in range(geometry.num_layers))
         self.norm_C = weights.tensor("norm.weight", (width,), mean=1.0)
         self.head_VC = weights.tensor("lm_head.weight", (vocab, width), std=width**-0.5)
+        self._recorder: RouteRecorder | None = None
+
+    def record_routes(self, recorder: RouteRecorder) -> None:
+        """From now on `recorder` hears which experts every pass chooses."""
+        self._recorder = recorder
+        self.layers = tuple(
+            replace(layer, mlp=replace(layer.mlp, record=partial(recorder.record, number)))
+            if isinstance(layer.mlp, MixtureOfExperts)
+            else layer
+            for number, layer in enumerate(self.layers)
+        )
 
     @property
     def impls(self) -> dict[str, str]:
@@ -93,9 +112,9 @@ class TargetModel:
     @torch.no_grad()
     def forward(self, token_T: Tensor, ctx: ForwardContext, memory: ModelMemory, *, taps: Sequence[int] = ()) -> Hidden:
         """Run the rows `token_T` [T] through all layers, advancing caches and states; `taps` are layer numbers."""
-        first_R = ctx.start_R1[:-1].long().clamp(max=token_T.shape[0] - 1)
-        has_state_R = ctx.position_T.index_select(0, first_R) > 0
-        num_rows = torch.minimum(ctx.start_R1[-1], (ctx.slot_R.index_select(0, ctx.request_T.long()) > 0).sum())
+        if self._recorder is not None:
+            self._recorder.begin(ctx)
+        has_state_R, num_rows = _resuming_requests(ctx), num_live_rows(ctx)
         streams = Streams.of(functional.embedding(token_T.long(), self.embed_VC), self.geometry.num_streams)
         tapped: dict[int, Tensor] = {}
         for number, layer in enumerate(self.layers):
@@ -109,3 +128,11 @@ class TargetModel:
     def logits(self, hidden_RC: Tensor) -> Tensor:
         """FP32 logits [R, V] of normalised hidden rows."""
         return self.ops.linear(hidden_RC, self.head_VC, out_dtype=torch.float32)
+
+
+def _resuming_requests(ctx: ForwardContext) -> Tensor | None:
+    """bool [R]: requests whose slot holds an earlier pass's state; None outside prefill, where all do."""
+    if ctx.kind != "prefill":
+        return None
+    first_R = ctx.start_R1[:-1].long().clamp_(max=ctx.num_rows - 1)
+    return ctx.position_T.index_select(0, first_R) > 0

@@ -4,7 +4,9 @@ R requests including padding, W rows a request. Nothing here reads a tensor on t
 its inputs are `slot_R` and the slot table, its outputs `count_R` and `output_RW`, all at fixed addresses.
 """
 
+import time
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +26,27 @@ if TYPE_CHECKING:
 
 
 PHASES = ("draft", "verify", "accept", "commit")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What a bucket's rows always are."""
+
+    request_T: Tensor
+    start_R1: Tensor
+    ring_R: Tensor
+    offset_W: Tensor
+
+    @classmethod
+    def of(cls, size: int, width: int, device: torch.device) -> "_Rows":
+        """All int32."""
+
+        def count(start: int, stop: int) -> Tensor:
+            return torch.arange(start, stop, dtype=torch.int32, device=device)
+
+        return cls(
+            count(0, size).repeat_interleave(width), count(0, size + 1) * width, count(1, size + 1), count(0, width)
+        )
 
 
 @dataclass(slots=True)
@@ -59,7 +82,7 @@ class DecodeSteps:
         self._device = device
         self._graphs = DecodeGraphs()
         self._cycles: dict[int, Cycle] = {}
-        self._rows: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._rows: dict[int, _Rows] = {}
 
     def bucket(self, num_requests: int) -> int:
         """Rows of requests that a batch of `num_requests` runs with."""
@@ -82,28 +105,33 @@ class DecodeSteps:
             marks.mark(phase)
         return cycle.batch
 
-    def capture(self, max_context: int) -> None:
+    def capture(self, max_context: int, say: Callable[[str], None]) -> None:
         """Capture the phases of a greedy step of every bucket for up to `max_context` tokens a request, largest first.
 
-        Each bucket first runs eagerly on the sink, so that nothing compiles or allocates in a capture.
+        Each bucket first runs eagerly on the sink, so that nothing compiles or allocates in a capture. `say` is told
+        of each: most of the time goes into kernels that are compiled for the first time.
         """
-        for size in sorted(self._buckets, reverse=True):
+        for number, size in enumerate(sorted(self._buckets, reverse=True), start=1):
+            begun_s = time.perf_counter()
             cycle = self._cycle(size)
             cycle.batch.max_context, cycle.batch.all_greedy = max_context, True
             phases = {phase: partial(self._run_phase, phase, cycle) for phase in PHASES}
             self._graphs.capture(size, max_context, phases)
+            rows = f"{size} requests x {cycle.batch.width} rows"
+            spent_s = time.perf_counter() - begun_s
+            say(f"captured decode steps of {rows} in {spent_s:.1f} s ({number} of {len(self._buckets)})")
 
     def _run_phase(self, phase: str, cycle: "Cycle") -> None:
         {"draft": self._draft, "verify": self._verify, "accept": self._accept, "commit": self._commit}[phase](cycle)
 
     def _draft(self, cycle: "Cycle") -> None:
         """Pending tokens and positions of the step's rows, from the slot table; then the drafts."""
-        batch = cycle.batch
-        slot_R = batch.slot_R.long()
-        batch.token_RW[:, 0] = self._slots.pending_S[slot_R]
-        offset_W = torch.arange(batch.width, dtype=torch.int32, device=self._device)
-        live_R1 = (batch.slot_R > 0).int()[:, None]
-        batch.position_RW.copy_((self._slots.length_S[slot_R][:, None] + offset_W) * live_R1)
+        batch, table = cycle.batch, self._slots
+        batch.index_R.copy_(batch.slot_R)
+        torch.clamp(batch.slot_R, max=1, out=batch.live_R)
+        torch.index_select(table.pending_S, 0, batch.index_R, out=batch.token_RW[:, 0])
+        length_R1 = table.length_S.index_select(0, batch.index_R)[:, None]
+        torch.addcmul(length_R1, batch.live_R[:, None], self._rows[batch.size].offset_W, out=batch.position_RW)
         self._speculator.draft(batch)
 
     def _verify(self, cycle: "Cycle") -> None:
@@ -127,32 +155,34 @@ class DecodeSteps:
         assert cycle.hidden is not None and cycle.context is not None
         self._speculator.commit(batch, cycle.hidden, cycle.context, self._memory)
         cycle.hidden = cycle.context = None
-        last_R1 = (batch.count_R.long() - 1).clamp_min(0)[:, None]
-        pending_R = batch.output_RW.gather(1, last_R1)[:, 0]
-        self._slots.commit_decode(batch.slot_R, batch.count_R, pending_R)
+        pending_R = batch.output_RW[:, 0]
+        if batch.width > 1:
+            last_R = (batch.count_R.long() - 1).clamp_(min=0)
+            pending_R = batch.output_RW.gather(1, last_R[:, None])[:, 0]
+        self._slots.commit_decode(batch.index_R, batch.count_R, pending_R)
 
     def _limit(self, batch: DecodeBatch) -> None:
-        slot_R = batch.slot_R.long()
-        room_R = self._slots.limit_S[slot_R] - self._slots.generated_S[slot_R]
-        allowed_R = torch.minimum(batch.count_R, room_R.clamp_min(0)) * (batch.slot_R > 0)
-        batch.count_R.copy_(allowed_R)
+        """No request passes its limit; the sink's is 0, so padding commits nothing."""
+        limit_R, generated_R = (
+            column_S.index_select(0, batch.index_R) for column_S in (self._slots.limit_S, self._slots.generated_S)
+        )
+        torch.minimum(batch.count_R, limit_R.sub_(generated_R), out=batch.count_R).clamp_(min=0)
 
     def _context(self, batch: DecodeBatch) -> ForwardContext:
-        width = batch.width
-        request_T, start_R1, ring_R = self._rows[int(batch.slot_R.shape[0])]
+        width, rows = batch.width, self._rows[batch.size]
         position_T = batch.position_RW.view(-1)
-        slot_T = batch.slot_R[request_T.long()]
+        index_T = batch.index_R if width == 1 else batch.index_R.repeat_interleave(width)
         return ForwardContext(
             kind="decode" if width == 1 else "verify",
             width=width,
             max_context=batch.max_context,
-            request_T=request_T,
+            request_T=rows.request_T,
             position_T=position_T,
-            write_T=self._slots.token_slots(slot_T, position_T, self._page_size),
-            start_R1=start_R1,
+            write_T=self._slots.token_slots(index_T, position_T, self._page_size),
+            start_R1=rows.start_R1,
             slot_R=batch.slot_R,
             page_table_SP=self._slots.page_table_SP,
-            ring_R=ring_R * (batch.slot_R > 0),
+            ring_R=rows.ring_R * batch.live_R if width > 1 else None,
         )
 
     def _cycle(self, size: int) -> "Cycle":
@@ -162,18 +192,16 @@ class DecodeSteps:
 
     def _new_batch(self, size: int) -> DecodeBatch:
         width = self._speculator.width
+        self._rows[size] = _Rows.of(size, width, self._device)
 
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self._device)
 
-        rows_T = torch.arange(size * width, dtype=torch.int32, device=self._device)
-        request_T = torch.div(rows_T, width, rounding_mode="floor").int()
-        start_R1 = torch.arange(size + 1, dtype=torch.int32, device=self._device) * width
-        ring_R = torch.arange(1, size + 1, dtype=torch.int32, device=self._device)
-        self._rows[size] = (request_T, start_R1, ring_R)
         return DecodeBatch(
             slots=self._slots,
             slot_R=zeros(torch.int32, size),
+            index_R=zeros(torch.int64, size),
+            live_R=zeros(torch.int32, size),
             max_context=0,
             all_greedy=False,
             token_RW=zeros(torch.int64, size, width),

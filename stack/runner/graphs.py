@@ -3,7 +3,8 @@ captured.
 
 A graph's inputs and outputs are the batch's static buffers, and what an earlier phase of the same step left in the
 pool: phases are captured and replayed in one order. The largest size is captured first, so that the smaller ones reuse
-what its phases dropped.
+what its phases dropped. `torch.cuda.graph` would wait for the device and hand its cached memory back around each of
+the four phases of each size; once, before the first, is enough.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,16 +30,20 @@ class DecodeGraphs:
         self._graphs[size, phase].replay()
 
     def capture(self, size: int, max_context: int, phases: Mapping[str, Callable[[], None]]) -> None:
-        """Run the phases of a step twice eagerly, then capture each, on the current stream."""
-        for _ in range(2):
-            for run in phases.values():
-                run()
-        stream = torch.cuda.current_stream()
-        stream.synchronize()
+        """Run the phases of a step eagerly, so that nothing compiles in a capture, then capture each, on the current
+        stream."""
+        for run in phases.values():
+            run()
+        torch.cuda.current_stream().synchronize()
+        if self._pool is None:
+            torch.cuda.empty_cache()
+            self._pool = torch.cuda.graph_pool_handle()
         for phase, run in phases.items():
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+            graph.capture_begin(pool=self._pool)
+            try:
                 run()
-            self._pool = self._pool or graph.pool()
+            finally:
+                graph.capture_end()
             self._graphs[size, phase] = graph
         self._longest[size] = max_context

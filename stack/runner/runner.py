@@ -136,9 +136,12 @@ class Runner:
         while self._between and self._between[0].done.is_reached():
             self._between.popleft().done.wait()
 
-    def capture(self, max_context: int) -> None:
-        """Capture decode steps for up to `max_context` tokens a request and wait; for devices that have graphs."""
-        self._stream.submit(lambda inputs_read: self._decode.capture(max_context)).done.wait()
+    def capture(self, max_context: int, say: "Callable[[str], None]") -> None:
+        """Capture decode steps for up to `max_context` tokens a request and wait; for devices that have graphs.
+
+        `say` hears how far it is.
+        """
+        self._stream.submit(lambda inputs_read: self._decode.capture(max_context, say)).done.wait()
 
     def close(self) -> None:
         """Finish what is under way."""

@@ -47,10 +47,13 @@ class SlotTable:
             getattr(self, f"{name}_S").index_copy_(0, slot_I, packed[f"init_{name}"])
 
     def token_slots(self, slot_T: Tensor, position_T: Tensor, page_size: int) -> Tensor:
-        """int64 [T]: where the cache entries of the token at each position go; 0 (the sink) for slot 0."""
-        index_T = torch.div(position_T, page_size, rounding_mode="floor")
-        page_T = self.page_table_SP[slot_T.long(), index_T.long()].long()
-        return page_T * page_size + (position_T.long() - index_T.long() * page_size) * (slot_T > 0)
+        """int64 [T]: where the cache entries of the token at each position go. `page_size` is a power of two.
+
+        Rows of the sink (slot 0, whose pages are 0) have position 0, so they go to 0."""
+        position_T = position_T.long()
+        entry_T = (position_T >> (page_size.bit_length() - 1)).add_(slot_T, alpha=self.page_table_SP.shape[1])
+        page_T = self.page_table_SP.view(-1).index_select(0, entry_T)
+        return (position_T & (page_size - 1)).add_(page_T, alpha=page_size)
 
     def commit_prefill(self, slot_R: Tensor, end_R: Tensor) -> None:
         """The requests' prompts are computed up to `end_R`."""
@@ -61,13 +64,13 @@ class SlotTable:
         self.pending_S.index_copy_(0, slot_F.long(), token_F)
         self.generated_S.index_fill_(0, slot_F.long(), 1)
 
-    def commit_decode(self, slot_R: Tensor, count_R: Tensor, pending_R: Tensor) -> None:
-        """Advance by `count_R` tokens; rows with a count of 0 (padding, requests at their limit) stay as they are."""
-        slot_R = slot_R.long()
-        moved_R = count_R > 0
-        self.length_S.index_add_(0, slot_R, count_R)
-        self.generated_S.index_add_(0, slot_R, count_R)
-        self.pending_S.index_copy_(0, slot_R, torch.where(moved_R, pending_R, self.pending_S[slot_R]))
+    def commit_decode(self, index_R: Tensor, count_R: Tensor, pending_R: Tensor) -> None:
+        """Advance the slots `index_R` (int64) by `count_R` tokens; rows with a count of 0 (padding, requests at their
+        limit) stay as they are."""
+        self.length_S.index_add_(0, index_R, count_R)
+        self.generated_S.index_add_(0, index_R, count_R)
+        kept_R = self.pending_S.index_select(0, index_R)
+        self.pending_S.index_copy_(0, index_R, torch.where(count_R > 0, pending_R, kept_R))
 
 
 _INIT_DTYPES = {

@@ -28,6 +28,10 @@ class DecodeBatch:
     slots: SlotTable
     slot_R: Tensor
     """int32: slot of each request, 0 for padding."""
+    index_R: Tensor
+    """int64: the same, as what PyTorch indexes with."""
+    live_R: Tensor
+    """int32: 1 for requests, 0 for padding."""
     max_context: int
     """Host bound of the tokens any row sees, this step's included."""
     all_greedy: bool
@@ -41,6 +45,11 @@ class DecodeBatch:
     """int32: committed tokens of each request, 0 .. W (`accept` sets it; 0 for padding and at the limit)."""
     output_RW: Tensor
     """int64: the new tokens; the first `count_R` are valid and the last of them becomes pending."""
+
+    @property
+    def size(self) -> int:
+        """Requests, padding included."""
+        return int(self.token_RW.shape[0])
 
     @property
     def width(self) -> int:
@@ -156,7 +165,7 @@ class PlainDecoder:
     def accept(self, batch: DecodeBatch, logits_RWV: Tensor) -> None:
         """Sample the token behind the pending one."""
         if batch.all_greedy:
-            batch.output_RW[:, 0] = torch.argmax(logits_RWV[:, 0], dim=-1)
+            torch.argmax(logits_RWV[:, 0], dim=-1, out=batch.output_RW[:, 0])
         else:
             batch.output_RW[:, 0] = self._sampler(logits_RWV[:, 0], batch.slot_R, batch.position_RW[:, 0] + 1)
         batch.count_R.fill_(1)

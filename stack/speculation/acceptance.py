@@ -36,18 +36,18 @@ class Acceptance:
         batch.output_RW.copy_(accepted.tokens_BW)
 
     def _decide(self, batch: DecodeBatch, logits_RWV: Tensor, proposal: Proposal) -> Accepted:
-        sampling = row_sampling(batch)
         if self._forced_mean is not None:
-            uniform_B = self._uniforms(sampling.seed_B, sampling.position_B, FORCE_STREAM)
+            seed_B = batch.slots.seed_S.index_select(0, batch.index_R)
+            uniform_B = self._uniforms(seed_B, batch.position_RW[:, 0] + 1, FORCE_STREAM)
             return accept_forced(logits_RWV, proposal.token_BE, self._forced_mean, uniform_B)
         if batch.all_greedy:
             return accept_greedy(logits_RWV, proposal.token_BE)
-        return accept_sampled(logits_RWV, proposal, sampling, self._filtered_probs, self._uniforms)
+        return accept_sampled(logits_RWV, proposal, row_sampling(batch), self._filtered_probs, self._uniforms)
 
 
 def row_sampling(batch: DecodeBatch) -> RowSampling:
     """The sampling parameters of a batch's requests; top_k of 1 counts as greedy."""
-    table, slot_R = batch.slots, batch.slot_R.long()
+    table, slot_R = batch.slots, batch.index_R
     top_k_B = table.top_k_S[slot_R]
     return RowSampling(
         temperature_B=table.temperature_S[slot_R] * (top_k_B != 1),

@@ -76,7 +76,7 @@ class MtpSpeculator:
 
     def draft(self, batch: DecodeBatch) -> None:
         """Chain the drafts behind each pending token."""
-        slot_R = batch.slot_R.long()
+        slot_R = batch.index_R
         table = batch.slots.page_table_SP
         batch.token_RW[:, 1] = self._draft_S[slot_R]
         r_RC = self._r_SC[slot_R]
@@ -132,9 +132,9 @@ class MtpSpeculator:
             return
         found = msgspec.msgpack.decode(extras, type=_Extras)
         device = self._r_SC.device
-        self._r_SC[slot] = torch.tensor(found.r, device=device).to(self._r_SC.dtype)
+        self._r_SC[slot] = _to(device, found.r, torch.float32).to(self._r_SC.dtype)
         self._draft_S[slot] = found.draft
-        self._position_SJ[slot, : len(found.index)] = torch.tensor(found.index, dtype=torch.int32, device=device)
+        self._position_SJ[slot, : len(found.index)] = _to(device, found.index, torch.int32)
 
     def _keep(self, slots: SlotTable, slot_R: Tensor, r_RC: Tensor, index_RJ: Tensor) -> None:
         where_R = slot_R.long()
@@ -145,8 +145,7 @@ class MtpSpeculator:
 
     def _chain_context(self, batch: DecodeBatch, step: int) -> ForwardContext:
         """One row a request, at the position where draft number `step` would be entered."""
-        live_R = batch.slot_R > 0
-        position_R = (batch.position_RW[:, 0] + (step - 1)) * live_R
+        position_R = (batch.position_RW[:, 0] + (step - 1)) * batch.live_R
         row_R1 = torch.arange(batch.slot_R.shape[0] + 1, dtype=torch.int32, device=batch.slot_R.device)
         return ForwardContext(
             kind="decode",
@@ -154,8 +153,13 @@ class MtpSpeculator:
             max_context=batch.max_context,
             request_T=row_R1[:-1],
             position_T=position_R,
-            write_T=batch.slots.token_slots(batch.slot_R, position_R, self._page_size),
+            write_T=batch.slots.token_slots(batch.index_R, position_R, self._page_size),
             start_R1=row_R1,
             slot_R=batch.slot_R,
             page_table_SP=batch.slots.page_table_SP,
         )
+
+
+def _to(device: torch.device, values: list[float] | list[int], dtype: torch.dtype) -> Tensor:
+    """From pinned memory, so that the host does not wait for the step under way."""
+    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)

@@ -64,5 +64,5 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
 
 def test_every_op_has_a_setting_and_every_kernel_setting_names_an_op():
     settings = {path.split(".")[1] for path in setting_paths() if path.startswith("kernels.")}
-    assert settings - set(OPS) == {"kv_tile", "moe_table"}
+    assert settings - set(OPS) == {"kv_tile", "moe_table", "moe_routes", "moe_routes_steps"}
     assert set(OPS) <= settings

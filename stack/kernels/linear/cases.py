@@ -20,6 +20,10 @@ def _heads(draw: Draw) -> Call:
     return Call((draw.normal(9, 4, 256), draw.normal(4, 512, 256, std=1 / 16)))
 
 
+def _heads_by_row(draw: Draw) -> Call:
+    return Call((draw.normal(9, 4, 256), draw.normal(4, 512, 256, std=1 / 16)), {"by_row": True})
+
+
 def _column_heads(draw: Draw) -> Call:
     return Call((draw.normal(33, 800)[:, 500:756].unflatten(-1, (2, 128)), draw.normal(2, 512, 128, std=0.1)))
 
@@ -33,5 +37,6 @@ CASES = (
     _product(5, 256, 1024, out_dtype=torch.float32),
     Case("columns", _columns),
     Case("heads", _heads, function="linear_heads"),
+    Case("heads_by_row", _heads_by_row, function="linear_heads"),
     Case("column_heads", _column_heads, function="linear_heads"),
 )

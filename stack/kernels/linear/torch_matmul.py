@@ -14,6 +14,11 @@ def linear(x_TK: Tensor, weight_NK: Tensor, *, out_dtype: torch.dtype | None = N
     return functional.linear(x_TK.to(out_dtype), weight_NK.to(out_dtype))
 
 
-def linear_heads(x_THK: Tensor, weight_HNK: Tensor) -> Tensor:
-    """One product a head [T, H, N]."""
-    return torch.bmm(x_THK.transpose(0, 1), weight_HNK.transpose(1, 2)).transpose(0, 1)
+def linear_heads(x_THK: Tensor, weight_HNK: Tensor, *, by_row: bool = False) -> Tensor:
+    """One product a head [T, H, N]; the library writes either layout itself."""
+    rows, heads, outputs = *x_THK.shape[:2], weight_HNK.shape[1]
+    shape = (rows, heads, outputs) if by_row else (heads, rows, outputs)
+    y = torch.empty(shape, dtype=x_THK.dtype, device=x_THK.device)
+    y_HTN = y.transpose(0, 1) if by_row else y
+    torch.bmm(x_THK.transpose(0, 1), weight_HNK.transpose(1, 2), out=y_HTN)
+    return y_HTN.transpose(0, 1)

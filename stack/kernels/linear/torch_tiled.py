@@ -16,7 +16,8 @@ def linear(x_TK: Tensor, weight_NK: Tensor, *, out_dtype: torch.dtype | None = N
     return tiled_matmul(x_TK, weight_NK).to(out_dtype or x_TK.dtype)
 
 
-def linear_heads(x_THK: Tensor, weight_HNK: Tensor) -> Tensor:
+def linear_heads(x_THK: Tensor, weight_HNK: Tensor, *, by_row: bool = False) -> Tensor:
     """One product a head [T, H, N], in x's dtype."""
     y = [tiled_matmul(x_TK, weight_NK) for x_TK, weight_NK in zip(x_THK.unbind(1), weight_HNK, strict=True)]
-    return torch.stack(y).transpose(0, 1).to(x_THK.dtype)
+    y_THN = torch.stack(y, dim=1) if by_row else torch.stack(y).transpose(0, 1)
+    return y_THN.to(x_THK.dtype)

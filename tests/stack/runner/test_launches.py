@@ -1,0 +1,87 @@
+"""How many pieces of work one decode step gives a device."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from stack.config import EngineConfig, with_settings
+from stack.core import SamplingParams
+from stack.engine.local import LocalEngine
+from stack.models.tiny import TEXT_CONFIG, write_tiny
+from tests.support.launches import Launches
+
+GREEDY = SamplingParams(max_new_tokens=6, temperature=0.0, ignore_eos=True)
+PROMPTS = [[5, 6, 7] * 10, [9] * 20, [11, 12] * 8]
+SIZES = {"cache.budget_bytes": 64 * 2**20, "cache.expected_context": 128, "cache.expected_output": 32}
+QUARTER = Path(__file__).parents[3] / "workloads" / "checkpoints" / "quarter" / "config.json"
+MOST_LAUNCHES = 900
+"""Of a plain decode step of the whole model; the published engine's step has 1,841."""
+
+
+def _watch(engine, enter) -> list:
+    """What `enter()` yields around every decode step."""
+    seen, decode = [], engine.instance.runner._decode
+    run = decode.run
+
+    def watched(*args, **kwargs):
+        with enter() as found:
+            batch = run(*args, **kwargs)
+        seen.append(found)
+        return batch
+
+    decode.run = watched
+    return seen
+
+
+def test_the_runner_itself_adds_few_launches_to_the_ops(tmp_path, monkeypatch):
+    """Outside the ops: 32 a step, and one addition a layer of experts."""
+    write_tiny(tmp_path, dtype="float32")
+    launches = Launches()
+    launches.watch_ops(monkeypatch)
+    paths = {"model.path": str(tmp_path), "model.compute_dtype": "float32"}
+    with LocalEngine(with_settings(EngineConfig(), {**SIZES, **paths})) as engine:
+        engine.generate(PROMPTS, GREEDY)
+        seen = _watch(engine, lambda: launches)
+        engine.generate(PROMPTS, GREEDY)
+    num_steps, num_layers = len(seen), TEXT_CONFIG["mlp_layer_types"].count("sparse")
+    assert launches.ops["moe"] == num_steps * num_layers
+    assert sum(launches.outside.values()) <= num_steps * (32 + num_layers), launches.outside
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_plain_decode_step_of_all_layers_has_at_most_900_launches(tmp_path):
+    """The quarter model's 45 layers at the tiny model's widths: kernels of a step do not depend on widths."""
+    write_tiny(tmp_path, fp8=True)
+    config, quarter = (json.loads(file.read_text()) for file in (tmp_path / "config.json", QUARTER))
+    names = ("num_hidden_layers", "layer_types", "mlp_layer_types", "indexer_types", "first_k_dense_replace")
+    for name in names:
+        config["text_config"][name] = quarter["text_config"][name]
+    layers = {name: quarter["text_config"]["linear_attn_config"][name] for name in ("kda_layers", "full_attn_layers")}
+    config["text_config"]["linear_attn_config"] |= layers
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    settings = {
+        "model.path": str(tmp_path),
+        "model.weights": "random",
+        "model.device": "cuda",
+        "cache.page_size": 256,
+        "cache.budget_bytes": 2 * 2**30,
+        "cache.expected_context": 512,
+        "graphs.decode": False,
+        "scheduler.overlap": False,
+    }
+    with LocalEngine(with_settings(EngineConfig(), settings)) as engine:
+        engine.generate(PROMPTS, GREEDY)
+        torch.cuda.synchronize()
+        seen = _watch(engine, lambda: profile(activities=[ProfilerActivity.CUDA]))
+        engine.generate(PROMPTS, SamplingParams(max_new_tokens=2, temperature=0.0, ignore_eos=True))
+        torch.cuda.synchronize()
+    kernels = Counter(event.name for event in seen[-1].events() if event.device_type.name == "CUDA")
+    print(
+        f"{kernels.total()} launches:", *(f"{count:5d} {name[:100]}" for name, count in kernels.most_common()), sep="\n"
+    )
+    assert 45 <= kernels.total() <= MOST_LAUNCHES
