@@ -34,6 +34,8 @@ app = typer.Typer(
 tune = typer.Typer(help="Search for the fastest kernel settings of this machine.", no_args_is_help=True)
 app.add_typer(tune, name="tune")
 WIDE = None if sys.stdout.isatty() else 160
+PASSED_ON = {"ignore_unknown_options": True}
+"""Options of an engine's verb are that verb's own."""
 out = Console(width=WIDE)
 err = Console(stderr=True, width=WIDE)
 
@@ -288,7 +290,7 @@ def _say(sentence: str) -> None:
     out.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
-@tune.command("moe")
+@tune.command("moe", context_settings=PASSED_ON, add_help_option=False)
 def tune_moe(
     arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to the tuner.")] = None,
 ) -> None:
@@ -296,7 +298,7 @@ def tune_moe(
     raise typer.Exit(_engine_verb("tune_moe", arguments or []))
 
 
-@app.command()
+@app.command(context_settings=PASSED_ON, add_help_option=False)
 def profile(arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to the profiler.")] = None) -> None:
     """Time the regions of one decode or prefill step."""
     raise typer.Exit(_engine_verb("profile", arguments or []))

@@ -9,8 +9,8 @@ An implementation module may define `def missing(device: str) -> str | None` tha
 """
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -49,12 +49,15 @@ class Op:
         check: Callable[[str], str | None] | None = getattr(module, "missing", None)
         return check(device) if check else None
 
-    def bind(self, impl: str, device: str) -> "BoundOp":
-        """The callable for `impl` ("auto" takes the first that runs). Raises MissingImplementationError."""
+    def bind(self, impl: str, device: str, **options: Any) -> "BoundOp":
+        """The callable for `impl` ("auto" takes the first that runs). Raises MissingImplementationError.
+
+        `options` are keyword arguments of every call that only some implementations take.
+        """
         for name in self.all_impls if impl == "auto" else (impl,):
             reason = self.missing(name, device)
             if reason is None:
-                return BoundOp(self.name, name, self.module(name))
+                return BoundOp(self.name, name, self.module(name), options)
             if impl != "auto":
                 raise MissingImplementationError(f"kernels.{self.name}: {name} cannot run on {device}: {reason}")
         raise MissingImplementationError(f"no implementation of {self.name} runs on {device}")
@@ -67,10 +70,11 @@ class BoundOp:
     name: str
     impl: str
     module: ModuleType
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function that has the op's name."""
-        return getattr(self.module, self.name)(*args, **kwargs)
+        return getattr(self.module, self.name)(*args, **kwargs, **self.options)
 
     def function(self, name: str) -> Callable[..., Any]:
         """Another function of the implementation, where the op's contract names several."""

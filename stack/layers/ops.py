@@ -3,8 +3,13 @@
 from dataclasses import dataclass, fields
 
 from stack.config import KernelConfig
+from stack.core.errors import ConfigError
 from stack.kernels import BoundOp
 from stack.kernels.catalog import OPS
+from stack.kernels.moe.tables import TileTable
+
+_TILED = ("by_rows", "triton_grouped")
+"""Implementations of `moe` that take tuned tiles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,17 @@ class Ops:
         return {field.name: getattr(self, field.name).impl for field in fields(self)}
 
 
-def bind_ops(kernels: KernelConfig, device: str) -> Ops:
-    """Bind every op for `device` ("cpu" or "cuda"). Raises MissingImplementationError with the reason."""
-    return Ops(**{field.name: OPS[field.name].bind(getattr(kernels, field.name), device) for field in fields(Ops)})
+def bind_ops(kernels: KernelConfig, device: str, *, moe_tiles: TileTable | None = None) -> Ops:
+    """Bind every op for `device` ("cpu" or "cuda"). Raises MissingImplementationError with the reason, and ConfigError
+    for tuned tiles beside an implementation that has none."""
+    options: dict[str, dict[str, TileTable]] = {"moe": {"tiles": moe_tiles}} if moe_tiles else {}
+    bound = {
+        field.name: OPS[field.name].bind(getattr(kernels, field.name), device, **options.get(field.name, {}))
+        for field in fields(Ops)
+    }
+    if moe_tiles and bound["moe"].impl not in _TILED:
+        raise ConfigError(
+            f"kernels.moe_table holds tiles of {' and '.join(_TILED)}, and kernels.moe runs {bound['moe'].impl}; "
+            "leave kernels.moe_table empty"
+        )
+    return Ops(**bound)

@@ -7,6 +7,7 @@ import torch
 
 from stack.config import EngineConfig
 from stack.core import ModelGeometry
+from stack.kernels.moe.tables import ExpertShape, load_table
 from stack.layers import Weights, bind_ops
 from stack.models.checkpoint import CheckpointWeights
 from stack.models.random_weights import RandomWeights
@@ -17,9 +18,24 @@ def load_model(config: EngineConfig, device: torch.device | str) -> TargetModel:
     """The target of `config.model` on `device`. Raises ConfigError or MissingImplementationError."""
     device = torch.device(device)
     geometry = model_geometry(config)
-    ops = bind_ops(config.kernels, device.type)
+    table = load_table(config.kernels.moe_table) if config.kernels.moe_table else None
+    if table:
+        table.check(expert_shape(config, geometry, device))
+    ops = bind_ops(config.kernels, device.type, moe_tiles=table)
     with torch.no_grad():
         return TargetModel(geometry, ops, open_weights(config, device))
+
+
+def expert_shape(config: EngineConfig, geometry: ModelGeometry, device: torch.device) -> ExpertShape:
+    """What tuned tiles of the experts belong to."""
+    return ExpertShape(
+        experts=geometry.num_experts,
+        width=geometry.hidden_size,
+        inner=geometry.expert_intermediate_size,
+        choices=geometry.experts_per_token,
+        weights="fp8" if ModelGeometry.from_file(Path(config.model.path)).is_fp8 else config.model.compute_dtype,
+        gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    )
 
 
 def model_geometry(config: EngineConfig) -> ModelGeometry:

@@ -6,6 +6,7 @@
 
 `experts` has `gate_up` and `down`: tensors [E, 2I, C] and [E, C, I], or E stacked Fp8Weights (codes [E, N, K], scales
 [E, N/128, K/128]). id -1 contributes nothing. `swiglu_quant` is the bound op that FP8 paths use between the products.
+`by_rows` and `triton_grouped` also take `tiles`, a table of `tables.py` (`kernels.moe_table`).
 """
 
 from stack.kernels.binding import Op

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from stack.kernels.moe import deep_gemm_contiguous, triton_grouped
+from stack.kernels.moe.tables import TileTable
 from stack.kernels.moe.torch_grouped import Experts
 from stack.kernels.quantized import QuantizedRows
 
@@ -28,7 +29,10 @@ def moe(
     *,
     limit: float | None,
     swiglu_quant: Callable[..., QuantizedRows],
+    tiles: TileTable | None = None,
 ) -> Tensor:
-    """See the op's contract."""
-    product = triton_grouped.moe if x_TC.shape[0] <= MOST_TRITON_ROWS else deep_gemm_contiguous.moe
-    return product(x_TC, ids_TK, weights_TK, experts, limit=limit, swiglu_quant=swiglu_quant)
+    """See the op's contract. `tiles` are for the few."""
+    arguments = (x_TC, ids_TK, weights_TK, experts)
+    if x_TC.shape[0] > MOST_TRITON_ROWS:
+        return deep_gemm_contiguous.moe(*arguments, limit=limit, swiglu_quant=swiglu_quant)
+    return triton_grouped.moe(*arguments, limit=limit, swiglu_quant=swiglu_quant, tiles=tiles)

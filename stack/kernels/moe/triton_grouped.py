@@ -17,6 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from stack.kernels.devices import hopper_only
 from stack.kernels.moe.routing import Places, combine, sort_by_expert
+from stack.kernels.moe.tables import Launch, Tile, TileTable
 from stack.kernels.moe.torch_grouped import Experts
 from stack.kernels.quantize_rows.triton_group import quantize_rows
 from stack.kernels.quantized import Fp8Weight, QuantizedRows
@@ -69,27 +70,45 @@ def moe(
     *,
     limit: float | None,
     swiglu_quant: Callable[..., QuantizedRows],
+    tiles: TileTable | None = None,
 ) -> Tensor:
-    """See the op's contract. Outputs of both products must be multiples of 128, inner widths too."""
+    """See the op's contract. Outputs of both products must be multiples of 128, inner widths too.
+
+    `tiles` were measured for these experts; without them a rule picks one.
+    """
     if not x_TC.shape[0]:
         return torch.empty_like(x_TC)
     gate_up, down = experts.gate_up, experts.down
     stacked = gate_up if isinstance(gate_up, Tensor) else gate_up.codes_NK
-    rows = next(rows for mean, rows in TILES if ids_TK.numel() <= mean * stacked.shape[0])
-    places = sort_by_expert(ids_TK, stacked.shape[0], rows)
+    tile = tiles.tile(x_TC.shape[0]) if tiles else untuned_tile(ids_TK.numel(), stacked.shape[0])
+    places = sort_by_expert(ids_TK, stacked.shape[0], tile.rows)
     if isinstance(gate_up, Tensor):
         assert isinstance(down, Tensor)
         inner: Tensor | QuantizedRows = swiglu(
-            _product(x_TC.contiguous(), gate_up, places, rows, gather=True), limit=limit
+            _product(x_TC.contiguous(), gate_up, places, tile.rows, tile.up, gather=True), limit=limit
         )
     else:
         assert isinstance(down, Fp8Weight)
-        inner = swiglu_quant(_product(quantize_rows(x_TC), gate_up, places, rows, gather=True), limit=limit)
-    return combine(_product(inner, down, places, rows, gather=False), places, weights_TK)
+        inner = swiglu_quant(
+            _product(quantize_rows(x_TC), gate_up, places, tile.rows, tile.up, gather=True), limit=limit
+        )
+    return combine(_product(inner, down, places, tile.rows, tile.down, gather=False), places, weights_TK)
+
+
+def untuned_tile(entries: int, experts: int) -> Tile:
+    """What the rule picks for `entries` rows of `experts` experts together."""
+    rows = next(rows for mean, rows in TILES if entries <= mean * experts)
+    return Tile(rows, Launch(WARPS, STAGES), Launch(WARPS, STAGES))
 
 
 def _product(
-    x: Tensor | QuantizedRows, weight: Tensor | Fp8Weight, places: Places, rows: int, *, gather: bool
+    x: Tensor | QuantizedRows,
+    weight: Tensor | Fp8Weight,
+    places: Places,
+    rows: int,
+    launch: Launch,
+    *,
+    gather: bool,
 ) -> Tensor:
     codes, x_scale = (x, None) if isinstance(x, Tensor) else (x.codes_TK, x.scale_TG)
     stacked, w_scale = (weight, None) if isinstance(weight, Tensor) else (weight.codes_NK, weight.scale_NK)
@@ -102,6 +121,7 @@ def _product(
     _grouped[grid](
         descriptor, w_scale, codes, x_scale, places.layout_M, places.source_M, y_MN, outputs, width,
         0 if x_scale is None else x_scale.stride(1), places.position_TK.shape[1],
-        FP8=x_scale is not None, GATHER=gather, R=rows, N=OUTPUTS, C=inner, num_warps=WARPS, num_stages=STAGES,
+        FP8=x_scale is not None, GATHER=gather, R=rows, N=OUTPUTS, C=inner, num_warps=launch.warps,
+        num_stages=launch.stages,
     )  # fmt: skip
     return y_MN
