@@ -70,6 +70,8 @@ class ProcessPlan(Part):
     files: dict[str, Any] = {}
     """Files that it reads, by name in the session's folder."""
     ready: Ready
+    after: tuple[str, ...] = ()
+    """Processes that must be ready before this one is started."""
     gpus: tuple[int, ...] = ()
 
 
@@ -185,11 +187,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workload", required=True)
     parser.add_argument("--session", type=int, default=0)
     parser.add_argument("--engine", default="default")
+    parser.add_argument("--passes", type=int, default=0, help="passes of a session (0: the testbed's own)")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     try:
         plan = plan_session(
-            options.row, options.workload, testbed_id=options.testbed, session=options.session, engine=options.engine
+            options.row,
+            options.workload,
+            testbed_id=options.testbed,
+            session=options.session,
+            engine=options.engine,
+            passes=options.passes,
         )
     except WorkflowError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -28,8 +28,12 @@ def plan_session(
     session: int = 0,
     engine: str = "default",
     catalog: Catalog | None = None,
+    passes: int = 0,
 ) -> Plan:
-    """The plan of one session. Raises CatalogError for unknown names, NotApplicableError with the reason otherwise."""
+    """The plan of one session; `passes` other than 0 stands in place of the testbed's.
+
+    Raises CatalogError for unknown names, NotApplicableError with the reason otherwise.
+    """
     catalog = catalog or load_catalog()
     entry = catalog.row(row)
     resolution = resolve(catalog, entry, testbed_id, engine)
@@ -37,11 +41,11 @@ def plan_session(
         raise NotApplicableError(f"{entry.name} does not run on {testbed_id}: {resolution.reason}")
     if workload not in entry.known_workloads:
         raise CatalogError(f"{entry.name} has no workload {workload}{nearest(workload, entry.known_workloads)}")
-    return _Planner(catalog, resolution, workload, session).plan()
+    return _Planner(catalog, resolution, workload, session, passes).plan()
 
 
 class _Planner:
-    def __init__(self, catalog: Catalog, resolution: Resolution, workload: str, session: int) -> None:
+    def __init__(self, catalog: Catalog, resolution: Resolution, workload: str, session: int, passes: int) -> None:
         self._catalog = catalog
         self._resolution = resolution
         self._entry = resolution.entry
@@ -51,6 +55,7 @@ class _Planner:
         self._model_id = self._questions.model or self._testbed.models.get(workload) or self._testbed.model
         self._model: Model = catalog.models[self._model_id]
         self._session = session
+        self._passes = passes or self._testbed.session.passes
         concurrency = catalog.concurrency(self._entry.name, workload)
         self._published: Shape = published_shape(catalog.workloads[workload], concurrency)
         self._shape: Shape = scaled(self._published, self._testbed, workload)
@@ -187,7 +192,7 @@ class _Planner:
             "tokenizer": f"{self._model.path}/tokenizer.json",
             "vocab_low": self._model.vocab_low,
             "vocab_high": self._model.vocab_high,
-            "passes": rules.passes,
+            "passes": self._passes,
             "requests_per_pass": self._requests_per_pass(),
             "prime_repeats": 1 if is_colocated else self._entry.suite.prefill,
             "page_size": self._settings["prefill"]["cache.page_size"],

@@ -300,6 +300,15 @@ class GateMetric(Strict):
     confirm: int = Field(default=1, ge=0)
 
 
+class Demo(Strict):
+    """What `make demo` measures on a testbed."""
+
+    rows: tuple[str, ...]
+    """Rows and suites."""
+    passes: int | None = Field(default=None, ge=1)
+    """Passes of a session in place of the testbed's. A session is one start of the servers however many it has."""
+
+
 class Config(Strict):
     """`config.yaml`: the experiment that a plain `snakemake` runs."""
 
@@ -307,8 +316,8 @@ class Config(Strict):
     engine: Literal["default", "stack", "sglang"] = "default"
     rows: tuple[str, ...] = ()
     """Rows or suites; empty: the ones that a demo shows."""
-    demo: dict[Id, tuple[str, ...]] = {}
-    """Rows of `make demo`, by testbed."""
+    demo: dict[Id, Demo] = {}
+    """By testbed."""
     workloads: tuple[Id, ...] = ()
     """Workloads to run in place of the rows' own; those on request must be named here."""
     sessions: int = Field(default=1, ge=1)

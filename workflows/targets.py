@@ -16,6 +16,7 @@ from workflows.identity import MEASURE_VERSION, definition_code, digest, drawing
 from workflows.plan import Plan
 from workflows.planner import plan_session
 from workflows.resolution import Resolution, resolve
+from workflows.schema import Demo
 
 ID = r"[a-z0-9_]+"
 
@@ -37,9 +38,19 @@ class Selection:
     def resolutions(self) -> list[Resolution]:
         """Every selected row, resolved; those that do not run carry their reason. Raises CatalogError."""
         self.catalog.testbed(self.testbed)
-        demo = self.catalog.config.demo.get(self.testbed, ())
+        demo = self._demo.rows if self._demo else ()
         entries = self.catalog.select(self._patterns or demo or self.catalog.suites)
         return [self._with_data(resolve(self.catalog, entry, self.testbed, self.engine)) for entry in entries]
+
+    @property
+    def _demo(self) -> Demo | None:
+        """What is measured where no row is named."""
+        return None if self._patterns else self.catalog.config.demo.get(self.testbed)
+
+    @property
+    def passes(self) -> int:
+        """Passes of each session, 0 for the testbed's own."""
+        return (self._demo.passes if self._demo else None) or 0
 
     def _with_data(self, resolution: Resolution) -> Resolution:
         """A row whose questions are not on this machine cannot run now; the rest of a selection can."""
@@ -112,6 +123,7 @@ class Selection:
             self.testbed,
             int(wildcards["session"]),
             self.engine,
+            self.passes,
         )
 
     def cell_key(self, wildcards: Mapping[str, str]) -> str:
@@ -150,5 +162,5 @@ def _patterns(rows: Any) -> list[str]:
 
 
 @functools.cache
-def _plan(row: str, workload: str, testbed: str, session: int, engine: str) -> Plan:
-    return plan_session(row, workload, testbed_id=testbed, session=session, engine=engine)
+def _plan(row: str, workload: str, testbed: str, session: int, engine: str, passes: int) -> Plan:
+    return plan_session(row, workload, testbed_id=testbed, session=session, engine=engine, passes=passes)

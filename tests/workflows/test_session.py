@@ -183,6 +183,16 @@ def test_a_log_on_a_full_disk_silences_nobody(tmp_path: Path) -> None:
     assert "p0 ended" in (attempt.folder / "session.log").read_text()
 
 
+def test_a_process_waits_for_those_it_is_to_be_started_after(tmp_path: Path) -> None:
+    plan = scripted_plan({"ready_after_s": 1.0}, {}, client={"seconds": 0.1})
+    first, second = plan.processes
+    plan = plan.model_copy(update={"processes": (first, second.model_copy(update={"after": ("p0",)}))})
+    run = Run(tmp_path, plan)
+    assert run.wait() == 0, run.stderr
+    ready_s = json.loads((run.out / "provenance.json").read_text())["ready_s"]
+    assert 1.0 <= ready_s["p0"] < ready_s["p1"]
+
+
 def test_a_server_that_answers_early_is_not_used_before_it_is_ready(tmp_path: Path) -> None:
     run = Run(tmp_path, scripted_plan({"ready_after_s": 60}, ready_s=1.0))
     assert run.wait() == 1

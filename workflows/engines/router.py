@@ -1,7 +1,9 @@
 """The router's command: the real `sglang-router`, in its Rust form or as mini-lb.
 
-Knows nothing of rows. Every router gets its own Prometheus port, since the default one is taken by the first router of
-a machine; retries and the circuit breaker are off, so that a failed request is seen and not hidden.
+Knows nothing of rows. The Rust router asks for each worker again at growing distances, up to five seconds, so it is
+started once they are ready; mini-lb asks for none and starts beside them. Every router gets its own Prometheus port,
+since the default one is taken by the first router of a machine; retries and the circuit breaker are off, so that a
+failed request is seen and not hidden.
 """
 
 from collections.abc import Sequence
@@ -29,5 +31,10 @@ def router_process(kind: Literal["mini_lb", "rust"], prefill: Sequence[str], dec
         else Ready(path="/health")
     )
     return ProcessPlan(
-        name="router", role="router", command=tuple(command), ports=("router", "router_metrics"), ready=ready
+        name="router",
+        role="router",
+        command=tuple(command),
+        ports=("router", "router_metrics"),
+        ready=ready,
+        after=(*prefill, *decode) if kind == "rust" else (),
     )

@@ -7,7 +7,8 @@ rule plan:
         cell=selection.cell_key,
         testbed=selection.testbed,
         engine=selection.engine,
+        passes=selection.passes,
     shell:
         "{PYTHON} -m workflows.plan --testbed {params.testbed} --engine {params.engine}"
         " --row {wildcards.suite}/{wildcards.row} --workload {wildcards.workload}"
-        " --session {wildcards.session} --out {output} > {log} 2>&1"
+        " --session {wildcards.session} --passes {params.passes} --out {output} > {log} 2>&1"

@@ -62,6 +62,7 @@ class Crew:
         self._members: list[Member] = []
         self._client: subprocess.Popen[bytes] | None = None
         self._recorded_s = 0.0
+        self._begun_s = 0.0
         self._shown = 0
 
     def run(self) -> None:
@@ -97,13 +98,21 @@ class Crew:
             self._end()
 
     def _start_servers(self) -> None:
-        folder = self._attempt.folder
         for process in self._plan.processes:
             for name, content in process.files.items():
-                write_json(folder / name, content)
-            self._members.append(Member(process, self._start(process.name, process.command, process.env)))
-        names = " ".join(member.plan.name for member in self._members)
+                write_json(self._attempt.folder / name, content)
+        self._begun_s = time.monotonic()
+        self._start_due()
+        names = " ".join(process.name for process in self._plan.processes)
         self._attempt.say(f"starting {names} on ports from {min(self._block.ports.values())}")
+
+    def _start_due(self) -> None:
+        """Start every process that waits for none that is not ready."""
+        begun = {member.plan.name for member in self._members}
+        ready = {member.plan.name for member in self._members if member.is_ready}
+        for process in self._plan.processes:
+            if process.name not in begun and ready.issuperset(process.after):
+                self._members.append(Member(process, self._start(process.name, process.command, process.env)))
 
     def _start(self, name: str, command: tuple[str, ...], env: dict[str, str]) -> "subprocess.Popen[bytes]":
         filled = [self._fill(argument) for argument in command]
@@ -123,14 +132,21 @@ class Crew:
         while waiting := [member for member in self._members if not member.is_ready]:
             for member in waiting:
                 self._watch("while it was starting")
-                ready = member.plan.ready
-                probe = look(self._block.ports[member.plan.ports[0]], ready.path, ready.healthy_workers)
-                member.is_ready, member.word = probe.is_ready, probe.word
+                self._look_at(member)
+            self._start_due()
             if time.monotonic() > until:
                 slow = ", ".join(f"{m.plan.name} ({m.word})" for m in waiting)
                 limit = self._plan.limits.ready_timeout_s
                 raise SessionError("not_ready", f"not ready within {limit:.0f} s: {slow}")
             time.sleep(POLL_S)
+
+    def _look_at(self, member: Member) -> None:
+        ready = member.plan.ready
+        probe = look(self._block.ports[member.plan.ports[0]], ready.path, ready.healthy_workers)
+        member.is_ready, member.word = probe.is_ready, probe.word
+        if member.is_ready:
+            seconds = time.monotonic() - self._begun_s
+            self._attempt.provenance.setdefault("ready_s", {})[member.plan.name] = seconds
 
     def _instances(self) -> dict[str, dict[str, object]]:
         """What each instance says it planned for memory and bound for each op; nothing where an engine says neither."""
