@@ -1,28 +1,32 @@
 """Names for whole pages of token ids: key i stands for every token up to the end of page i.
 
-Knows nothing of pages' memory. Each key is a digest of the one before it and of its page's tokens, so equal keys mean
+Knows nothing of pages' memory. A key is a digest of all tokens so far, read off one running hash, so equal keys mean
 equal prefixes and one dictionary holds a whole tree. A request hashes each of its tokens once.
 """
 
-from array import array
 from collections.abc import Iterable
-from hashlib import blake2b
+from hashlib import sha256
 
-_TOKEN_BYTES = 4
+from stack.core.tokens import TOKEN_BYTES, pack_tokens
+
 _DIGEST_BYTES = 16
 
 
 class PageKeys:
     """The keys of one growing request."""
 
-    __slots__ = ("_lookahead", "_num_hashed", "_page_size", "_tokens", "keys")
+    __slots__ = ("_hash", "_num_hashed", "_page_bytes", "_rest", "_to_first", "keys")
 
-    def __init__(self, page_size: int, token_ids: Iterable[int] = (), *, lookahead: int = 0) -> None:
-        """`lookahead` tokens behind a page belong to its key: 1 with an MTP layer, whose entry i depends on i + 1."""
-        self._page_size = page_size
-        self._lookahead = lookahead
-        self._tokens = array("I")
+    def __init__(self, page_size: int, token_ids: Iterable[int] | bytes = (), *, lookahead: int = 0) -> None:
+        """`lookahead` tokens behind a page belong to its key: 1 with an MTP layer, whose entry i depends on i + 1.
+
+        Tokens are ids, or the bytes that `pack_tokens` makes of them.
+        """
+        self._page_bytes = page_size * TOKEN_BYTES
+        self._to_first = self._page_bytes + lookahead * TOKEN_BYTES
+        self._hash = sha256(usedforsecurity=False)
         self._num_hashed = 0
+        self._rest = b""
         self.keys: list[bytes] = []
         """Keys of all pages whose tokens (and lookahead) are known, in order."""
         self.extend(token_ids)
@@ -30,21 +34,17 @@ class PageKeys:
     @property
     def num_tokens(self) -> int:
         """Tokens that were given."""
-        return self._num_hashed + len(self._tokens)
+        return (self._num_hashed + len(self._rest)) // TOKEN_BYTES
 
-    def extend(self, token_ids: Iterable[int]) -> None:
+    def extend(self, token_ids: Iterable[int] | bytes) -> None:
         """Append tokens and hash the pages that they complete."""
-        self._tokens.extend(array("I", token_ids))
-        size, step = self._page_size + self._lookahead, self._page_size
-        last = len(self._tokens) - size
-        if last < 0:
-            return
-        octets, keys = self._tokens.tobytes(), self.keys
-        previous = keys[-1] if keys else b""
-        for start in range(0, last + 1, step):
-            page = octets[start * _TOKEN_BYTES : (start + size) * _TOKEN_BYTES]
-            previous = blake2b(previous + page, digest_size=_DIGEST_BYTES).digest()
-            keys.append(previous)
-        num_hashed = (last // step + 1) * step
-        del self._tokens[:num_hashed]
-        self._num_hashed += num_hashed
+        packed = token_ids if isinstance(token_ids, bytes) else pack_tokens(token_ids)
+        octets = memoryview(self._rest + packed if self._rest else packed)
+        update, digest, keys = self._hash.update, self._hash.digest, self.keys
+        start, end = 0, self._page_bytes if keys else self._to_first
+        while end <= len(octets):
+            update(octets[start:end])
+            keys.append(digest()[:_DIGEST_BYTES])
+            start, end = end, end + self._page_bytes
+        self._num_hashed += start
+        self._rest = bytes(octets[start:])

@@ -54,8 +54,11 @@ class PrefixCache(ABC):
         self._lookahead = lookahead
         self._tree = PageTree()
 
-    def keys(self, token_ids: Iterable[int]) -> PageKeys:
-        """The page keys of a prompt. Hashing is the costly part of admission: do it once, when a request arrives."""
+    def keys(self, token_ids: Iterable[int] | bytes) -> PageKeys:
+        """The page keys of a prompt, given as ids or packed.
+
+        Hashing is the costly part of admission: do it once, when a request arrives.
+        """
         return PageKeys(self.page_size, token_ids, lookahead=self._lookahead)
 
     def admit(self, keys: PageKeys, *, num_tokens: int, num_slots: int = 1) -> Lease | None:

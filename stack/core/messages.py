@@ -7,6 +7,7 @@ a decode error and never a guess.
 import msgspec
 
 from stack.core.sampling import SamplingParams
+from stack.core.tokens import TOKEN_BYTES
 
 
 class Bootstrap(msgspec.Struct, frozen=True):
@@ -21,9 +22,15 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", kw_only=True):
     """Compute a prompt and generate. `rid` is unique in this instance for the request's life."""
 
     rid: str
-    token_ids: list[int]
+    prompt: bytes
+    """Token ids as `stack.core.tokens.pack_tokens` packs them."""
     sampling: SamplingParams
     bootstrap: Bootstrap | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt) // TOKEN_BYTES
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

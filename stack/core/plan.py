@@ -5,8 +5,12 @@ is. `max_context` is an upper bound. Within a plan the order is: swap-outs, swap
 page-table entries, the forward, snapshots.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PlanKind = Literal["prefill", "decode", "memory"]
 
@@ -17,7 +21,8 @@ class PrefillRow:
 
     slot: int
     start: int
-    token_ids: list[int]
+    token_ids: "Sequence[int] | np.ndarray"
+    """A view of the prompt, 32 bits a token."""
     next_token: int
     """The prompt token behind this chunk, or -1 when the prompt ends here and a token is sampled."""
 

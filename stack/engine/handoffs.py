@@ -102,7 +102,7 @@ class PrefillSide:
         bootstrap = message.bootstrap
         if bootstrap is None:
             raise RequestError("a prefill instance needs bootstrap_host, bootstrap_port and bootstrap_room")
-        self._handoff.expect(bootstrap.room, message.rid, len(message.token_ids))
+        self._handoff.expect(bootstrap.room, message.rid, message.num_prompt_tokens)
         try:
             self._rooms[bootstrap.room] = self._scheduler.add(message)
         except RequestError as error:
@@ -178,7 +178,7 @@ class DecodeSide:
         bootstrap = message.bootstrap
         if bootstrap is None:
             raise RequestError("a decode instance needs bootstrap_host, bootstrap_port and bootstrap_room")
-        self._handoff.announce(bootstrap, message.rid, len(message.token_ids))
+        self._handoff.announce(bootstrap, message.rid, message.num_prompt_tokens)
         try:
             self._rooms[bootstrap.room] = self._scheduler.add(message)
         except RequestError as error:

@@ -8,6 +8,7 @@ from stack.core.clock import Clock, MonotonicClock
 from stack.core.errors import ConfigError, EngineError
 from stack.core.messages import Generate, Tokens
 from stack.core.sampling import SamplingParams
+from stack.core.tokens import pack_tokens
 from stack.engine.build import Instance, build_instance
 from stack.engine.loop import Loop
 
@@ -52,7 +53,7 @@ class LocalEngine:
     def submit(self, prompt: Sequence[int], sampling: SamplingParams) -> str:
         """Queue a prompt; its id."""
         rid = str(next(self._rids))
-        self.scheduler.add(Generate(rid=rid, token_ids=[*prompt], sampling=sampling))
+        self.scheduler.add(Generate(rid=rid, prompt=pack_tokens(prompt), sampling=sampling))
         return rid
 
     def turn(self) -> list[Tokens]:

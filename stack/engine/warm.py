@@ -6,6 +6,7 @@ sizes, and a sampled decode step where the role has one. Nothing of them is left
 
 from stack.core.messages import Generate
 from stack.core.sampling import SamplingParams
+from stack.core.tokens import pack_tokens
 from stack.engine.loop import Loop
 from stack.runner import Runner
 from stack.scheduler import Scheduler
@@ -26,7 +27,7 @@ def warm_up(scheduler: Scheduler, runner: Runner) -> int:
     loop = Loop(scheduler, runner, overlap=False)
     for number, length in enumerate(lengths):
         tokens = [2 + (number + 7 * i) % (scheduler.limits.vocab_size - 2) for i in range(length)]
-        scheduler.add(Generate(rid=f"warm-up {number}", token_ids=tokens, sampling=sampling))
+        scheduler.add(Generate(rid=f"warm-up {number}", prompt=pack_tokens(tokens), sampling=sampling))
         while loop.turn():
             pass
     scheduler.take_messages()

@@ -101,7 +101,7 @@ class PrefillPlanner:
             return 0
         plan.entries.extend(request.slot, first_new, pages)
         is_last = end == request.num_prompt
-        next_token = -1 if is_last else request.prompt[end]
+        next_token = -1 if is_last else int(request.prompt[end])
         plan.prefill.append(PrefillRow(request.slot, start, request.prompt[start:end], next_token))
         plan.max_context = max(plan.max_context, end)
         request.num_computed = end

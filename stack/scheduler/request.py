@@ -7,6 +7,8 @@ the host may act on, `num_inflight` says how many launched steps may still touch
 import enum
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from stack.cache.keys import PageKeys
 from stack.cache.lease import Lease
 from stack.core.messages import Bootstrap
@@ -36,7 +38,8 @@ class Request:
     """A request's host state. Only the scheduler writes it."""
 
     rid: str
-    prompt: list[int]
+    prompt: np.ndarray
+    """Token ids, 32 bits each."""
     sampling: SamplingParams
     arrival_s: float
     deadline_s: float

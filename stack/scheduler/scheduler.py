@@ -5,7 +5,6 @@ overlap. Pure Python over integers: no tensors, sockets or waiting. Memory retur
 transfer can touch it, so a page never changes hands under a reader or a writer.
 """
 
-from array import array
 from collections import deque
 from dataclasses import dataclass
 
@@ -97,7 +96,7 @@ class Scheduler:
         sampling = message.sampling
         sampling.check(self.limits.vocab_size)
         self._check_size(message)
-        token_ids = self._checked_tokens(message.token_ids)
+        prompt = self._checked_tokens(message)
         if message.rid in self.book.by_rid:
             raise RequestError(f"a request with id {message.rid!r} is already running; use another id")
         if len(self.book.waiting) >= self.config.scheduler.max_queued:
@@ -107,12 +106,12 @@ class Scheduler:
         eos = () if sampling.ignore_eos else self.limits.eos_token_ids
         request = Request(
             rid=message.rid,
-            prompt=message.token_ids,
+            prompt=prompt,
             sampling=sampling,
             arrival_s=now_s,
             deadline_s=now_s + self.config.scheduler.request_deadline_s,
             bootstrap=message.bootstrap,
-            keys=self.memory.cache.keys(token_ids),
+            keys=self.memory.cache.keys(message.prompt),
             end_tokens=frozenset((*eos, *sampling.stop_token_ids)),
         )
         self.book.by_rid[request.rid] = request
@@ -336,7 +335,7 @@ class Scheduler:
         self.book.waiting.appendleft(request)
 
     def _check_size(self, message: Generate) -> None:
-        num_prompt = len(message.token_ids)
+        num_prompt = message.num_prompt_tokens
         limit = 1 if self.config.role == "prefill" else message.sampling.max_new_tokens
         if not num_prompt:
             raise RequestError("the prompt is empty; send at least one token")
@@ -349,13 +348,9 @@ class Scheduler:
             most = self.memory.most_tokens - self.width
             raise RequestError(f"the request needs {num_prompt + limit} tokens of cache; the instance has {most}")
 
-    def _checked_tokens(self, token_ids: list[int]) -> "array[int]":
-        """The prompt as one array, which is read at C speed: a long prompt must not hold up the running ones."""
-        try:
-            tokens = array("I", token_ids)
-            fits = int(np.frombuffer(tokens, dtype=np.uint32).max()) < self.limits.vocab_size
-        except OverflowError:
-            fits = False
-        if not fits:
+    def _checked_tokens(self, message: Generate) -> np.ndarray:
+        """The prompt as one array over the message's bytes: a long prompt must not hold up the running ones."""
+        tokens = np.frombuffer(message.prompt, dtype=np.uint32)  # unsigned: a negative id is larger than any other
+        if int(tokens.max()) >= self.limits.vocab_size:
             raise RequestError(f"token ids must lie between 0 and {self.limits.vocab_size - 1}")
         return tokens

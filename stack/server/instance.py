@@ -15,6 +15,7 @@ from stack.config import EngineConfig
 from stack.core import messages
 from stack.core.errors import RequestError
 from stack.core.geometry import ModelGeometry
+from stack.core.tokens import pack_tokens
 from stack.server.chat import ChatTemplate
 from stack.server.detokenizer import TextStream
 from stack.server.generation import Finish, Generation, Group
@@ -229,5 +230,5 @@ class Instance:
             min_tokens=params.min_new_tokens,
             skip_special_tokens=params.skip_special_tokens,
         )
-        message = messages.Generate(rid=rid, token_ids=token_ids, sampling=params, bootstrap=task.bootstrap)
+        message = messages.Generate(rid=rid, prompt=pack_tokens(token_ids), sampling=params, bootstrap=task.bootstrap)
         return Generation(rid, task.rid, sample=sample, num_prompt_tokens=len(token_ids), text=text), message

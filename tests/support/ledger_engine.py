@@ -10,6 +10,7 @@ from stack.cache.states import StatePool, model_memory
 from stack.config import EngineConfig, with_settings
 from stack.core import ModelGeometry, MonotonicClock, SamplingParams
 from stack.core.messages import Generate, Tokens
+from stack.core.tokens import pack_tokens
 from stack.engine.loop import Loop
 from stack.kernels.sample import OP as SAMPLE
 from stack.models.tiny import TEXT_CONFIG
@@ -31,7 +32,7 @@ class LedgerEngine:
     last: dict[str, Tokens] = field(default_factory=dict)
 
     def ask(self, rid: str, prompt: list[int], sampling: SamplingParams = GREEDY) -> None:
-        self.scheduler.add(Generate(rid=rid, token_ids=prompt, sampling=sampling))
+        self.scheduler.add(Generate(rid=rid, prompt=pack_tokens(prompt), sampling=sampling))
 
     def turn(self) -> bool:
         busy = self.loop.turn()

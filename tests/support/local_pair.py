@@ -12,6 +12,7 @@ from typing import Any
 from stack.config import EngineConfig, with_settings
 from stack.core import SamplingParams, messages
 from stack.core.clock import MonotonicClock
+from stack.core.tokens import pack_tokens
 from stack.engine.build import build_instance
 from stack.engine.loop import Loop
 from stack.engine.roles import Meeting, open_side
@@ -85,7 +86,9 @@ class Pair:
         rid = str(next(self._rids))
         meeting = messages.Bootstrap("127.0.0.1", self._port, next(_ROOMS)) if len(self.halves) > 1 else None
         for half in self.halves:
-            half.side.begin(messages.Generate(rid=rid, token_ids=[*prompt], sampling=sampling, bootstrap=meeting))
+            half.side.begin(
+                messages.Generate(rid=rid, prompt=pack_tokens(prompt), sampling=sampling, bootstrap=meeting)
+            )
         return rid
 
     def turn(self) -> None:

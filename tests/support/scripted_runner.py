@@ -87,7 +87,7 @@ class ScriptedRunner:
     def _prefill(self, chunk) -> list[int]:
         row = self.rows[chunk.slot]
         assert row.length == chunk.start, "a chunk does not begin where the last one ended"
-        assert chunk.token_ids
+        assert len(chunk.token_ids)
         assert chunk.ends_prompt or chunk.end % self.page_size == 0, "a chunk ends inside a page"
         self._write(row, chunk.start, chunk.end)
         row.length = chunk.end

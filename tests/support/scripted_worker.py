@@ -18,6 +18,7 @@ import zmq
 from stack.config import EngineConfig, load
 from stack.core import messages
 from stack.core.geometry import ModelGeometry
+from stack.core.tokens import unpack_tokens
 from stack.engine.heartbeat import Heartbeat
 
 
@@ -110,7 +111,10 @@ class ScriptedWorker:
         self.socket.send(messages.encode(message))
 
     def hear(self, message: messages.ToWorker) -> None:
-        self.heard.write(msgspec.json.encode(message).decode() + "\n")
+        plain = msgspec.to_builtins(message)
+        if isinstance(message, messages.Generate):
+            plain["token_ids"] = unpack_tokens(message.prompt)
+        self.heard.write(msgspec.json.encode(plain).decode() + "\n")
         match message:
             case messages.Generate():
                 self.start(message)
@@ -130,7 +134,7 @@ class ScriptedWorker:
                 self.drain_call = message.call
 
     def start(self, ask: messages.Generate) -> None:
-        rule = self.script.rules.get(str(ask.token_ids[0]), self.script)
+        rule = self.script.rules.get(str(unpack_tokens(ask.prompt)[0]), self.script)
         request = Running(ask=ask, rule=rule, due_s=time.monotonic() + rule.delay_s)
         self.running[ask.rid] = request
         time.sleep(rule.stuck_s)
@@ -140,7 +144,7 @@ class ScriptedWorker:
             self.step(request)
 
     def step(self, request: Running) -> None:
-        sampling, prompt = request.ask.sampling, request.ask.token_ids
+        sampling, prompt = request.ask.sampling, unpack_tokens(request.ask.prompt)
         limit = 1 if self.config.role == "prefill" else sampling.max_new_tokens
         eos = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(self.geometry.eos_token_ids))
         tokens: list[int] = []
@@ -175,7 +179,7 @@ class ScriptedWorker:
     def counts(self, request: Running) -> dict[str, int]:
         is_verified = request.rule.width > 1
         return {
-            "cached_tokens": min(request.rule.cached, len(request.ask.token_ids)),
+            "cached_tokens": min(request.rule.cached, request.ask.num_prompt_tokens),
             "num_verify": request.steps if is_verified else 0,
             "num_accepted_drafts": request.made - request.steps if is_verified else 0,
         }

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stack.cache import PageKeys
+from stack.core.tokens import pack_tokens, unpack_tokens
 
-tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)
+tokens = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 
 
 @given(tokens, tokens, st.integers(1, 9), st.integers(0, 1))
@@ -36,6 +37,14 @@ def test_with_lookahead_the_token_behind_a_page_belongs_to_it():
 def test_same_page_at_another_place_has_another_key():
     first, second = PageKeys(2, [7, 8, 7, 8]).keys
     assert first != second
+
+
+def test_packed_tokens_have_the_same_keys():
+    prompt = [5, 0, 2**31 - 1, 7, 9]
+    packed = pack_tokens(prompt)
+    assert unpack_tokens(packed) == prompt
+    assert PageKeys(2, packed, lookahead=1).keys == PageKeys(2, prompt, lookahead=1).keys
+    assert PageKeys(2, packed).num_tokens == 5
 
 
 def test_a_64k_prompt_is_hashed_in_milliseconds():

@@ -9,6 +9,7 @@ import zmq
 
 from stack.config import EngineConfig, with_settings
 from stack.core import SamplingParams, messages
+from stack.core.tokens import pack_tokens
 from stack.engine.worker import Worker
 from stack.models.tiny import TEXT_CONFIG
 from tests.support.ledger_model import LedgerModel
@@ -52,7 +53,7 @@ class Http:
         self.socket.send_multipart([self.peer, messages.encode(message)])
 
     def ask(self, rid, prompt, sampling=GREEDY, bootstrap=None) -> None:
-        self.say(messages.Generate(rid=rid, token_ids=prompt, sampling=sampling, bootstrap=bootstrap))
+        self.say(messages.Generate(rid=rid, prompt=pack_tokens(prompt), sampling=sampling, bootstrap=bootstrap))
 
     def receive(self, timeout_s: float = 10.0):
         until_s = time.monotonic() + timeout_s

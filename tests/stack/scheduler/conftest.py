@@ -7,6 +7,7 @@ from stack.cache import prefix_cache
 from stack.config import EngineConfig, with_settings
 from stack.core import SamplingParams
 from stack.core.messages import Generate, Tokens
+from stack.core.tokens import pack_tokens
 from stack.engine.loop import Loop
 from stack.scheduler import Limits, Memory, Scheduler
 from tests.support.scripted_runner import ScriptedRunner
@@ -36,7 +37,7 @@ class Bench:
         rid = str(next(self.rids))
         prompt = list(range(2, 2 + prompt)) if isinstance(prompt, int) else prompt
         params = SamplingParams(max_new_tokens=count, **{"ignore_eos": True, **sampling})
-        self.scheduler.add(Generate(rid=rid, token_ids=prompt, sampling=params))
+        self.scheduler.add(Generate(rid=rid, prompt=pack_tokens(prompt), sampling=params))
         return rid
 
     def turn(self) -> bool:
