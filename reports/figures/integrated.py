@@ -24,7 +24,8 @@ _LIMITED = ("", "ttft", "tpot")
 
 
 def _draw(material: Material) -> Figure | str:
-    figure = canvas(11.5, 6.4)
+    figure = canvas(11.5, 7.0)
+    figure.get_layout_engine().set(hspace=0.07)  # type: ignore[union-attr, call-arg]
     panels = figure.subplots(2, 3)
     for column, (name, mean, high) in enumerate(_PANELS):
         for line, is_ours in enumerate((False, True)):
@@ -50,6 +51,7 @@ def _bars(axes: Axes, material: Material, mean: str, high: str, is_ours: bool) -
             value, tail = (_value(material, cell, metric, is_ours) for metric in (mean, high))
             most = max([most, *(x for x in (value.value, value.high, tail.value) if not math.isnan(x))])
             has_tail = not math.isnan(tail.value)
+            look: dict[str, Any]
             _one(axes, x, value, row, is_ours, is_low=has_tail)
             if has_tail:
                 mark: dict[str, Any] = {
@@ -59,12 +61,11 @@ def _bars(axes: Axes, material: Material, mean: str, high: str, is_ours: bool) -
                     "markeredgecolor": "#222222",
                 }
                 axes.plot(x, tail.value, color=_COLORS[row], label=f"{row}, P95", **mark)
-                axes.annotate(
-                    show(tail.value), (x, tail.value), (0, 5), textcoords="offset points", ha="center", fontsize=8
-                )
+                look = {"ha": "center", "fontsize": 8, "bbox": _BOX, "zorder": 5}
+                axes.annotate(show(tail.value), (x, tail.value), (0, 6), textcoords="offset points", **look)
             if math.isnan(value.value) and math.isnan(tail.value):
                 word = "no valid session" if is_ours else "not printed"
-                look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "#57606a", "bbox": _BOX}
+                look = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "#57606a", "bbox": _BOX}
                 axes.text(x, 0, f" {word}", rotation=90, zorder=4, **look)
     axes.set_ylim(0, most * 1.22 or 1)
     axes.set_xlim(-0.55, 2.55)
@@ -87,13 +88,14 @@ def _one(axes: Axes, x: float, value: Estimate, row: str, is_ours: bool, *, is_l
     if is_low:
         axes.text(x, 0.5 * value.value, note, ha="center", va="center", fontsize=8, bbox=_BOX)
     else:
-        axes.text(x, top, note, ha="center", va="bottom", fontsize=8)
+        look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "bbox": _BOX, "zorder": 5}
+        axes.annotate(note, (x, top), (0, 2), textcoords="offset points", **look)
 
 
 def _limit(axes: Axes, limit: float, unit: str) -> None:
     """The dashed limit; where all bars lie far from it, the panel still shows it."""
     axes.axhline(limit, color=WARM, linestyle="--", linewidth=1.2, label="published limit on the mean")
-    axes.text(-0.53, limit, f"{limit:g} {unit}", ha="left", va="bottom", fontsize=8.5, color=WARM, bbox=_BOX)
+    axes.text(2.58, limit, f"{limit:g} {unit}", ha="left", va="center", fontsize=8.5, color=WARM)
     axes.set_ylim(0, max(axes.get_ylim()[1], limit * 1.15))
 
 

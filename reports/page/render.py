@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import jinja2
+from markupsafe import Markup, escape
 
 from reports.figures.figure import Drawn
 from reports.headline import headline
@@ -20,6 +21,7 @@ def render(material: Material, tables: Mapping[str, Table], drawn: Sequence[Draw
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
+    environment.filters["breakable"] = _breakable
     template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
     head = headline(material)
     sessions = material.results.sessions
@@ -33,6 +35,11 @@ def render(material: Material, tables: Mapping[str, Table], drawn: Sequence[Draw
         cards=[card_view(card) for card in head.cards],
         sections=sections(material, tables, drawn),
     )
+
+
+def _breakable(text: str) -> Markup:
+    """The text, escaped, which may go on in the next line after an underscore or a slash."""
+    return Markup(str(escape(text)).replace("_", "_<wbr>").replace("/", "/<wbr>"))  # noqa: S704 - escaped just here
 
 
 def _when(material: Material) -> str:

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,13 @@ from reports.figures.figure import Drawn
 from reports.headline import Card
 from reports.tables.table import ABSENT, Table
 
+WIDE_COLUMNS = 5
+"""From so many columns on, a table is set as one block a row on a phone."""
+NOTED_COLUMNS = 8
+"""From so many columns on, long texts stand below the table, each once, under a number."""
+LONG_TEXT = 34
+PARAGRAPH = 120
+"""A text of such length that stands in several rows goes below a table of any width."""
 _NUMBER = re.compile(r"^[-±]?[\d,.]+( ?[x%s])?$|^–$")
 _VERDICTS = ("verdict", "outcome", "ended", "verdict of the ratio")
 
@@ -22,6 +30,10 @@ class CellView:
     is_number: bool
     is_verdict: bool
     is_long: bool
+    label: str
+    """Its column's header."""
+    note: int = 0
+    """Number of the note below the table that holds the text; 0 where the text stands here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +56,41 @@ class TableView:
         return len(self.table.frame)
 
     @property
+    def is_wide(self) -> bool:
+        """Whether a phone shows it as blocks."""
+        return len(self.columns) >= WIDE_COLUMNS
+
+    @property
+    def notes(self) -> list[str]:
+        """Texts that stand below the table, each once, in the order in which they appear."""
+        display = self.table.display
+        is_crowded = len(display.columns) >= NOTED_COLUMNS
+        counts = Counter(text for row in display.iloc[:, 1:].to_numpy().tolist() for text in row)
+        return [
+            text
+            for text, count in counts.items()
+            if (is_crowded and len(text) > LONG_TEXT) or (count > 1 and len(text) > PARAGRAPH)
+        ]
+
+    @property
     def rows(self) -> Iterator[list[CellView]]:
         """Texts, and how to set them."""
         display = self.table.display
+        numbers = {text: number for number, text in enumerate(self.notes, 1)}
         for row in display.itertuples(index=False):
-            yield [
-                CellView(
-                    text, bool(_NUMBER.match(text)), name in _VERDICTS and text not in ("", ABSENT), len(text) > 34
-                )
-                for name, text in zip(display.columns, row, strict=True)
-            ]
+            yield [_cell(name, text, numbers) for name, text in zip(display.columns, row, strict=True)]
 
     @property
     def csv_uri(self) -> str:
         """The CSV as a data URI."""
         return "data:text/csv;charset=utf-8;base64," + base64.b64encode(self.table.csv().encode()).decode()
+
+
+def _cell(name: str, text: str, notes: dict[str, int]) -> CellView:
+    is_verdict = name in _VERDICTS and text not in ("", ABSENT)
+    note = notes.get(text, 0)
+    is_long = len(text) > LONG_TEXT and not note
+    return CellView(text, bool(_NUMBER.match(text)), is_verdict, is_long, name, note)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,17 @@ def acceptance_by_context(material: Material) -> Table:
         "is prefill's. The quartiles are over requests. Forced acceptance does not depend on the draft, so only "
         "natural acceptance says whether a draft survives long contexts.",
         frame=frame,
+        headers={
+            "cell": "cell",
+            "acceptance": "acceptance",
+            "weights": "weights",
+            "prompt_tokens": "prompt, tokens",
+            "requests": "requests",
+            "verifies": "verifies",
+            "tokens_a_verify": "tokens / verify",
+            "quartiles": "its quartiles",
+            "steps_a_token": "steps / token",
+        },
         empty="No valid session of this testbed speculated.",
     )
 

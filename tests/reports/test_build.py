@@ -179,7 +179,15 @@ def test_a_browser_has_nothing_to_complain_about(built):
     seen = look_at(built / "report.html", (1280, 390))
     assert seen.problems == [] and seen.fetched == []
     assert all(content <= viewport for viewport, content in seen.widths.items()), seen.widths
+    assert seen.scrolling[1280] == [], "no table is wider than a desktop"
     assert "headline ratio" in seen.text
+
+
+def test_a_repeated_reason_stands_once_below_its_table(page):
+    (ladder,) = re.findall(r'id="ladder_decode".*?Download as CSV', page, re.DOTALL)
+    notes = re.findall(r'<li id="ladder_decode_\d+">(.*?)</li>', ladder)
+    assert notes and len(set(notes)) == len(notes)
+    assert set(re.findall(r'href="#ladder_decode_(\d+)"', ladder)) == {str(n + 1) for n in range(len(notes))}
 
 
 def test_one_session_is_enough_and_its_scale_is_said(tmp_path, capsys):

@@ -27,6 +27,8 @@ class Seen:
     """Addresses other than the page's own and data."""
     widths: dict[int, int] = field(default_factory=dict)
     """Viewport width -> width that the content takes."""
+    scrolling: dict[int, list[str]] = field(default_factory=dict)
+    """Viewport width -> labels of the tables that are wider than their box."""
     text: str = ""
 
 
@@ -85,6 +87,7 @@ class _Tab:
             await self._ask("Page.navigate", url=page.as_uri())
             await self._wait_for("Page.loadEventFired", before)
             seen.widths[width] = await self._value("document.documentElement.scrollWidth")
+            seen.scrolling[width] = await self._value(_SCROLLING)
         seen.text = await self._value("document.body.innerText")
         seen.problems = [str(event["params"]) for event in self._events if _is_problem(event)]
         urls = [e["params"]["request"]["url"] for e in self._events if e["method"] == "Network.requestWillBeSent"]
@@ -108,6 +111,12 @@ class _Tab:
     async def _wait_for(self, event: str, since: int) -> None:
         while all(one["method"] != event for one in self._events[since:]):
             self._events.append(json.loads((await self._socket.receive(timeout=60)).data))
+
+
+_SCROLLING = (
+    "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth + 1)"
+    ".map(box => box.getAttribute('aria-label'))"
+)
 
 
 def _is_problem(event: dict[str, Any]) -> bool:
