@@ -298,10 +298,19 @@ def tune_moe(
     raise typer.Exit(_engine_verb("tune_moe", arguments or []))
 
 
-@app.command(context_settings=PASSED_ON, add_help_option=False)
-def profile(arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to the profiler.")] = None) -> None:
-    """Time the regions of one decode or prefill step."""
-    raise typer.Exit(_engine_verb("profile", arguments or []))
+@app.command()
+def profile(
+    row: Annotated[str, typer.Argument(help="A row that serves a load, such as decode/fp8_kv.")] = "decode/baseline",
+    workload: Annotated[str, typer.Option(help="One of the row's workloads; empty: the first.")] = "",
+    testbed: Testbed = "cpu",
+) -> None:
+    """Show where the time of a prefill chunk and of a decode step goes, op by op; the report shows it too."""
+    from workflows.profiling import profile_row
+
+    code, path = profile_row(row, workload, testbed, RESULTS)
+    if code == 0:
+        out.print(f"{path.relative_to(ROOT)}; np1d run updates the report", highlight=False, soft_wrap=True)
+    raise typer.Exit(code)
 
 
 def _engine_verb(verb: str, arguments: list[str]) -> int:

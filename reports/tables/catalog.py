@@ -16,6 +16,7 @@ from reports.tables import (
     leave_one_out,
     mechanisms,
     memory,
+    profile,
     quality,
     settings,
 )
@@ -36,6 +37,7 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     quality.operating_points,
     settings.prefill_settings,
     settings.decode_settings,
+    profile.profile_table,
     mechanisms.mechanism_table,
     memory.memory_table,
     instances.memory_terms,

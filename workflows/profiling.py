@@ -1,0 +1,47 @@
+"""`np1d profile ROW`: the ops of one prefill chunk and one decode step of a row, at its lengths, in a process of ours.
+
+One instance does both halves, so no transfer and no router is in the picture. The result lies beside the row's sessions
+as `profile.json`; it explains a row and is held against nothing.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from workflows.build import ensure_model
+from workflows.catalog import load_catalog
+from workflows.engines import stack
+from workflows.errors import WorkflowError
+from workflows.planner import plan_session
+from workloads.files import write_json
+
+ROOT = Path(__file__).resolve().parent.parent
+PROFILE_FILE = "profile.json"
+REQUESTS_PER_SLOT = 2
+
+
+def profile_row(row: str, workload: str, testbed_id: str, results: Path) -> tuple[int, Path]:
+    """Profile a row; prints its table. Returns the exit code and where the result lies. Raises WorkflowError."""
+    catalog = load_catalog()
+    entry = catalog.row(row)
+    if entry.suite.kind != "serving":
+        raise WorkflowError(f"{entry.name} serves no load; profile a row of prefill, decode, integrated or drafters")
+    plan = plan_session(entry.name, workload or entry.workloads[0], testbed_id=testbed_id, catalog=catalog)
+    halves = {half: dict(settings) for half, settings in plan.settings.items()}
+    settings = stack.colocated_settings(halves, measures="prefill" if plan.cell.suite == "prefill" else "decode")
+    gpus = tuple(range(catalog.testbed(testbed_id).gpus_per_instance))
+    ensure_model(plan.model)
+    folder = results / Path(plan.cell.folder).parent
+    config = folder / "profile_config.json"
+    write_json(config, stack.instance("single", "single", settings, gpus).files["single.json"])
+    shape = plan.conditions["scaled"]
+    words = {
+        "--input": shape["input_len"],
+        "--output": max(16, shape["output_len"]),
+        "--shared": round(shape["input_len"] * shape["shared_ratio"]),
+        "--concurrency": shape["concurrency"],
+        "--num": REQUESTS_PER_SLOT * shape["concurrency"],
+    }
+    command = [sys.executable, "-m", "stack.profile", str(config), "--out", str(folder / PROFILE_FILE)]
+    command += [str(part) for pair in words.items() for part in pair]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode, folder / PROFILE_FILE
