@@ -32,7 +32,7 @@ def profile_table(material: Material) -> Table:
         name="profile",
         title="Time of a step, op by op",
         caption="One instance doing both halves, steps one after the other and without captured graphs, at the lengths "
-        "of the row. An op that calls another is counted without it. Served steps overlap with the host and are shorter.",
+        "of the row. An op that calls another is counted without it. Served steps overlap with the host's work.",
         frame=pd.DataFrame(rows),
         headers={
             "where": "row",

@@ -1,8 +1,8 @@
 """Times every call of a bound op, by kind of step. What is not inside any op is the time between ops.
 
 The regions are the ops of `stack.kernels`, as the model was built with them; an op that calls another is charged
-without it. On a GPU the marks are events of the running stream and are read at the end; on the CPU they are the clock. Knows
-nothing of models and schedulers. Not for serving: a mark costs about a microsecond, and captured graphs have none.
+without it. On a GPU the marks are events of the running stream and are read at the end; on the CPU they are the clock.
+Knows nothing of models and schedulers. Not for serving: a mark costs time, and captured graphs have none.
 """
 
 import time
