@@ -39,7 +39,7 @@ def _generate(place, settings, asked, sampling, batch):
     with opened as engine:
         found = []
         for start in range(0, len(asked), batch):
-            found += engine.run(asked[start : start + batch], sampling[start : start + batch])
+            found += engine.run(asked[start : start + batch], sampling[start : start + batch], timeout_s=3000)
         return found
 
 
