@@ -112,8 +112,35 @@ class Gsm8kSource(Model):
     output_len: int = Field(default=512, ge=1)
 
 
+class MiniGsmSource(Model):
+    """Held-out stories of our own corpus in GSM8K's form; nothing is read from a file."""
+
+    kind: Literal["mini_gsm"]
+    shots: int = Field(default=5, ge=0)
+    items: int = Field(default=200, ge=1)
+    """How many stories are asked, before they come again."""
+    output_len: int = Field(default=160, ge=1)
+
+
+class RetrievalSource(Model):
+    """Texts of like lines and a question for one of them, at each of several depths."""
+
+    kind: Literal["retrieval"]
+    lines_behind: tuple[int, ...] = (2, 8, 16, 24, 32, 40, 48)
+    """Lines between needle and question; a line is about a dozen tokens."""
+    items_per_depth: int = Field(default=50, ge=1)
+    output_len: int = Field(default=8, ge=1)
+
+
 Source = Annotated[
-    RandomSource | SharedPrefixSource | NaturalTextSource | ChatSource | TraceSource | Gsm8kSource,
+    RandomSource
+    | SharedPrefixSource
+    | NaturalTextSource
+    | ChatSource
+    | TraceSource
+    | Gsm8kSource
+    | MiniGsmSource
+    | RetrievalSource,
     Field(discriminator="kind"),
 ]
 

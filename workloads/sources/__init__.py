@@ -2,6 +2,7 @@
 
 from workloads.sources.chat import ChatTraffic
 from workloads.sources.gsm8k import Gsm8kTraffic
+from workloads.sources.mini_gsm import MiniGsmTraffic, RetrievalTraffic
 from workloads.sources.natural_text import NaturalTextTraffic
 from workloads.sources.random import RandomTraffic
 from workloads.sources.shared_prefix import SharedPrefixTraffic
@@ -16,6 +17,8 @@ _KINDS = {
     "chat": ChatTraffic,
     "trace": TraceTraffic,
     "gsm8k": Gsm8kTraffic,
+    "mini_gsm": MiniGsmTraffic,
+    "retrieval": RetrievalTraffic,
 }
 
 

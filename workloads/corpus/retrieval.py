@@ -1,0 +1,62 @@
+"""Finding one line among many alike: each line gives some object a number, a question asks for one of them.
+
+The distractors have the form of the needle; all objects of a text differ. Lines are short and of one length within a
+few tokens, so a needle's depth is set by the number of lines behind it.
+"""
+
+import random
+from dataclasses import dataclass
+
+from workloads.corpus.sums import Split, is_held_out
+from workloads.corpus.words import COLOURS, OBJECTS
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalItem:
+    """A text that ends where the answer begins; `lines_behind` lines stand between needle and question."""
+
+    prompt: str
+    answer: str
+    lines_behind: int
+
+
+def retrieval_items(seed: str | int, lines_behind: int, count: int, *, lines_before: int = 4) -> list[RetrievalItem]:
+    """`count` items with one question each and held-out numbers."""
+    draw = random.Random(f"retrieval/held_out/{seed}/{lines_behind}")
+    items = []
+    for _ in range(count):
+        facts = _facts(draw, lines_before + 1 + lines_behind, "held_out")
+        needle = facts[lines_before]
+        items.append(RetrievalItem(_text(facts) + _question(needle), f" {needle[1]}", lines_behind))
+    return items
+
+
+def retrieval_text(draw: random.Random, split: Split = "train") -> str:
+    """A text with a few questions and their answers, for training."""
+    facts = _facts(draw, draw.randint(4, 64), split)
+    asked = draw.sample(facts, min(len(facts), draw.randint(3, 8)))
+    return _text(facts) + "".join(f"{_question(fact)} {fact[1]}\n" for fact in asked)
+
+
+Fact = tuple[str, int]
+
+
+def _facts(draw: random.Random, count: int, split: Split) -> list[Fact]:
+    every = [f"{colour} {thing}" for colour in COLOURS for thing in OBJECTS]
+    return [(name, _number(draw, name, split)) for name in draw.sample(every, count)]
+
+
+def _number(draw: random.Random, name: str, split: Split) -> int:
+    """Three digits; which of them an object may have in training is a matter of the split."""
+    while True:
+        number = draw.randint(100, 999)
+        if is_held_out(f"{name}={number}") == (split == "held_out"):
+            return number
+
+
+def _text(facts: list[Fact]) -> str:
+    return "".join(f"The {name} has the number {number}.\n" for name, number in facts)
+
+
+def _question(fact: Fact) -> str:
+    return f"Number of the {fact[0]}:"
