@@ -46,7 +46,9 @@ class CatalogRow:
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """Workloads that the row runs."""
+        """Workloads that the row runs; a kernel timed alone serves none, and its place is called so."""
+        if self.suite.kind == "micro":
+            return ("kernel",)
         return self.row.workloads if self.row.workloads is not None else self.suite.workloads
 
     @property
@@ -140,7 +142,7 @@ class Catalog:
         for entry in reversed(self.chain(name, "decode")):
             if workload in entry.row.concurrency:
                 return entry.row.concurrency[workload]
-        return self.workloads[workload].concurrency
+        return self.workloads[workload].concurrency if workload in self.workloads else 1
 
     def accept_length(self, name: str) -> float | None:
         """Committed tokens a verify that the row is measured with; None where nothing is speculated."""
@@ -331,6 +333,7 @@ def _meaning(catalog: Catalog, names: dict[Any, str], entry: CatalogRow) -> dict
         "suite": (entry.suite.prefill, entry.suite.decode, entry.suite.router, entry.suite.kind),
         "workloads": entry.workloads,
         "accept_length": catalog.accept_length(entry.name),
+        "bench": entry.row.bench,
         "concurrency": {w: catalog.concurrency(entry.name, w) for w in entry.workloads},
         "needs": sorted(catalog.needs(entry.name)) if entry.suite.kind != "serving" else (),
         "parts": {

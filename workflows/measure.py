@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from workflows.bench import bench_metrics, is_bench
 from workflows.errors import WorkflowError
 from workflows.plan import Plan, read_plan
 from workflows.scored import with_score
@@ -37,6 +38,8 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def _measured(folder: Path, plan: Plan) -> dict[str, Any]:
+    if is_bench(plan):
+        return bench_metrics(folder, plan) | _facts(plan)
     engine, gpu = folder / "engine.jsonl", folder / "gpu.jsonl"
     try:
         body = write_session_metrics(

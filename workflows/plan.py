@@ -81,7 +81,9 @@ class ClientPlan(Part):
     command: tuple[str, ...]
     url_port: str
     workload: dict[str, Any]
-    """A `workloads.spec.Workload`, complete."""
+    """A `workloads.spec.Workload`, complete; of a kernel timed alone, what is timed."""
+    gpus: tuple[int, ...] = ()
+    """GPUs that it uses itself."""
 
 
 class DataNeed(Part):

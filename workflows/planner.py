@@ -7,6 +7,7 @@ Knows how a plan is put together and nothing of running it. Whatever cannot be r
 import dataclasses
 from typing import Any, Literal
 
+from workflows.bench import plan_bench
 from workflows.catalog import HALVES, Catalog, load_catalog, nearest
 from workflows.engines import router, stack
 from workflows.errors import CatalogError, NotApplicableError
@@ -39,6 +40,8 @@ def plan_session(
     resolution = resolve(catalog, entry, testbed_id, engine)
     if resolution.status != "runnable":
         raise NotApplicableError(f"{entry.name} does not run on {testbed_id}: {resolution.reason}")
+    if entry.suite.kind == "micro":
+        return plan_bench(catalog, resolution, session)
     if workload not in entry.known_workloads:
         raise CatalogError(f"{entry.name} has no workload {workload}{nearest(workload, entry.known_workloads)}")
     return _Planner(catalog, resolution, workload, session, passes).plan()

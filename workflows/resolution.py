@@ -98,6 +98,8 @@ def _impossible(catalog: Catalog, entry: CatalogRow, testbed: Testbed, engine: s
 
 
 def _unbuilt(catalog: Catalog, entry: CatalogRow, parts: tuple[str, ...]) -> str:
+    if entry.suite.kind == "micro" and entry.row.bench is None:
+        return "not built yet: no timed call is declared for it"
     for need in (*catalog.needs(entry.name), *parts):
         if file := catalog.missing_file(need):
             return f"not built yet: {need} ({file} is missing)"
@@ -136,4 +138,4 @@ def _twin(catalog: Catalog, entry: CatalogRow, testbed: Testbed, effective: tupl
 
 def _load_of(catalog: Catalog, entry: CatalogRow) -> tuple[Any, ...]:
     loads = {workload: catalog.concurrency(entry.name, workload) for workload in entry.workloads}
-    return loads, catalog.accept_length(entry.name)
+    return loads, catalog.accept_length(entry.name), entry.row.bench

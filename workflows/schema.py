@@ -56,6 +56,15 @@ class Expect(Strict):
     direction: Literal["higher", "lower", "same"]
 
 
+class Bench(Strict):
+    """A kernel timed alone: an implementation beside another one, on one of the shapes of `tools.gpu.micro`."""
+
+    op: str
+    shape: str
+    impl: str
+    base: str
+
+
 class Row(Strict):
     """One configuration of a ladder."""
 
@@ -82,6 +91,8 @@ class Row(Strict):
     """Published client concurrency by workload, before scaling; absent inherits the base's."""
     accept_length: float | None = Field(default=None, ge=1)
     """Mean committed tokens a verify, published or assumed; forced where weights are random. Absent inherits."""
+    bench: Bench | None = None
+    """What a row of a micro suite times."""
     fixes_running: str | None = None
     """Why this row may set scheduler.max_running, which the memory budget decides everywhere else."""
 

@@ -21,6 +21,7 @@ RESULTS = (
     "provenance.json",
     "accuracy.json",
     "items.csv",
+    "micro.json",
 )
 """Files of a result, in the order in which they take their places."""
 AGAIN = "measure_again"

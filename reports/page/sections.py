@@ -48,7 +48,7 @@ def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Dr
         Section("accuracy", "Accuracy", [], parts("accuracy", "accuracy_pairs", "accuracy_items")),
         Section("drafters", "Drafters", [], parts("drafters", "acceptance_by_context", "figure:cycle",
                                                 "figure:tile_loop")),
-        Section("profile", "Where a step's time goes", [], parts("profile")),
+        Section("profile", "Where a step's time goes", [], parts("micro", "profile")),
         Section("settings", "Settings and mechanisms", [], parts("settings_prefill", "settings_decode", "kernels",
                                                                  "mechanisms")),
         Section("memory", "Memory", [], parts("memory", "memory_terms", "memory_published")),

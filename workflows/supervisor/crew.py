@@ -103,6 +103,8 @@ class Crew:
                 write_json(self._attempt.folder / name, content)
         self._begun_s = time.monotonic()
         self._start_due()
+        if not self._plan.processes:
+            return
         names = " ".join(process.name for process in self._plan.processes)
         self._attempt.say(f"starting {names} on ports from {min(self._block.ports.values())}")
 
@@ -180,7 +182,7 @@ class Crew:
 
     def _start_sampler(self) -> None:
         """Where GPUs are used, what they do is recorded; without its file the session breaks a validity rule."""
-        if any(process.gpus for process in self._plan.processes):
+        if any(user.gpus for user in (*self._plan.processes, self._plan.client)):
             command = ("{python}", "-m", "workloads.gpu_samples", "--out", "{dir}/gpu.jsonl", "--own", str(os.getpid()))
             self._start("gpu_samples", command, {})
 

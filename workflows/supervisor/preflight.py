@@ -69,7 +69,7 @@ def _check_packages(plan: Plan) -> None:
 
 
 def _check_gpus(plan: Plan) -> None:
-    wanted = {index for process in plan.processes for index in process.gpus}
+    wanted = {index for user in (*plan.processes, plan.client) for index in user.gpus}
     if not wanted:
         return
     there = len(gpus())

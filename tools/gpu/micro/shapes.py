@@ -187,7 +187,7 @@ def _index() -> Iterator[Shape]:
 
 
 def _rest() -> Iterator[Shape]:
-    for rows in (65536, 2112):
+    for rows in (65536, 16384, 2112):
         yield Shape(
             "swiglu_quant", ("triton_fused", "unfused"), f"{rows} x 4096 -> 2048",
             lambda r=rows: inputs.swiglu("cuda", r, INNER),
