@@ -44,7 +44,9 @@ class Ops:
 def bind_ops(kernels: KernelConfig, device: str, *, moe_tiles: TileTable | None = None) -> Ops:
     """Bind every op for `device` ("cpu" or "cuda"). Raises MissingImplementationError with the reason, and ConfigError
     for tuned tiles beside an implementation that has none."""
-    options: dict[str, dict[str, TileTable]] = {"moe": {"tiles": moe_tiles}} if moe_tiles else {}
+    options: dict[str, dict[str, TileTable | int]] = {"moe": {"tiles": moe_tiles}} if moe_tiles else {}
+    if kernels.sparse_mla == "triton_partial":  # by name alone: the other implementations have a tile of their own
+        options["sparse_mla"] = {"kv_tile": kernels.kv_tile}
     bound = {
         field.name: OPS[field.name].bind(getattr(kernels, field.name), device, **options.get(field.name, {}))
         for field in fields(Ops)

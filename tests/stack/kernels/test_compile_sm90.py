@@ -103,7 +103,9 @@ def test_latents(compiled: list[str], dtype: torch.dtype) -> None:
     impl("latent_write", "triton_scatter")(bf16(3, 512), bf16(512), pool, torch.zeros(3, dtype=torch.int64), eps=1e-5)
     for splits in (1, 3):
         impl("sparse_mla", "cuda_gather")(bf16(3, 16, 512), pool, ints(3, 2112), scale=0.1, num_splits=splits)
-    assert {"_write", "_merge"} <= set(compiled)
+    for tile in (32, 128):
+        impl("sparse_mla", "triton_partial")(bf16(140, 16, 512), pool, ints(140, 2112), scale=0.1, kv_tile=tile)
+    assert {"_write", "_merge", "_attend"} <= set(compiled)
 
 
 @pytest.mark.parametrize("name", ["cuda_fused", "cuda_unfused", "cuda_long"])

@@ -412,7 +412,7 @@ def sparse_mla(
 
 
 def sample(device: str, rows: int, vocab: int, kind: str) -> Call:
-    """Logits under one setting, `greedy`, `top_p` or `all` (top-k, top-p and min-p), or `mixed`: every setting in turn."""
+    """Logits, all under `greedy`, `top_p` or `all` (top-k, top-p and min-p), or `mixed`: every setting in turn."""
     logits = torch.randn(rows, vocab, device=device) * 3
     logits[:, 5:9] = logits[:, :4]
     settings = {

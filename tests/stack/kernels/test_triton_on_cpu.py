@@ -1,0 +1,87 @@
+"""Triton kernels agree with their references in Triton's interpreter, in FP32, which is all that it computes rightly.
+
+The interpreter is chosen when kernels are imported, so each check runs in a process of its own.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+pytestmark = pytest.mark.slow
+
+PRELUDE = """
+import torch
+from types import SimpleNamespace
+from triton.runtime import interpreter
+
+torch.set_num_threads(1)
+torch.cuda.get_device_properties = lambda device: SimpleNamespace(multi_processor_count=132)
+patch = interpreter._patch_lang_tensor
+
+def patched(tensor, scope):  # NumPy 2.4 no longer takes an array of one number for a number
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+interpreter._patch_lang_tensor = patched
+"""
+
+PARTIAL = """
+from stack.kernels.sparse_mla.reference import sparse_mla
+from stack.kernels.sparse_mla.triton_partial import attend
+torch.manual_seed(0)
+q, pool = torch.randn(3, 18, 64), torch.randn(9, 16, 80)[:, :, :64]
+index = torch.randint(16, 144, (3, 132), dtype=torch.int32)
+index[0, 50:] = -1
+index[1] = -1
+index[2, ::3] = -1
+want = sparse_mla(q, pool, index, scale=0.3)
+for tile in (32, 128):
+    for parts in (1, 2):
+        error = (attend(q, pool, index, 0.3, tile, parts) - want).abs().max().item()
+        assert error < 1e-5, (tile, parts, error)
+"""
+
+SEGMENTS = """
+from stack.kernels.kda_chunk import segment_scan, segments
+torch.manual_seed(0)
+segments.TARGET_SEGMENTS, segments.MIN_CHUNKS = 8, 1
+T, H, C = 70 + 300, 2, 64
+cut, o = segments.begin_pass(torch.zeros(T + 3, H, 128), (70, 0, 300))
+w, u, qg, kg = (torch.randn(T, H, 128) * 0.1 for _ in range(4))
+scores, ends = torch.randn(T, H, C) * 0.1, -torch.rand(cut.chunk_indices.shape[0], H, 128)
+state = torch.randn(4, H, 128, 128)
+slot, resumes = torch.tensor([2, 3], dtype=torch.int32), torch.tensor([True, False])
+want, states, begin = torch.zeros(T + 3, H, 128), state.clone(), 0
+states[3] = 0
+for n, (request, _) in enumerate(cut.chunk_indices.tolist()):
+    end = int(cut.chunk_ends[n]) + 1
+    a, b, c, d, e = (x[begin:end].transpose(0, 1) for x in (w, u, qg, kg, scores))
+    s = states[2 + request]
+    fresh = b - a @ s
+    want[begin:end] = (e[:, :, : end - begin].tril() @ fresh + c @ s).transpose(0, 1)
+    states[2 + request] = s * torch.exp2(ends[n])[..., None] + d.transpose(1, 2) @ fresh
+    begin = end
+assert cut.summarised.shape[0] >= 2
+segment_scan.run_segments(segment_scan.Prepared(w, u, qg, kg, scores, ends), cut, o, state, slot, resumes)
+assert (o - want).abs().max() < 1e-4, (o - want).abs().max()
+assert (state - states).abs().max() < 1e-4
+"""
+
+
+@pytest.mark.parametrize("check", [PARTIAL, SEGMENTS], ids=["sparse_mla", "kda_segments"])
+def test_agrees_in_the_interpreter(check: str) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + check],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
