@@ -33,8 +33,8 @@ def micro_table(material: Material) -> Table:
     return Table(
         name="micro",
         title="Kernels alone",
-        caption="Median of 10 to 40 replays of a CUDA graph with cold caches, once the kernel equals its reference. A floor "
-        "is the larger of least bytes over 4.8 TB/s and least operations over the unit's datasheet rate.",
+        caption="Median of 10 to 40 replays of a CUDA graph with cold caches, once the kernel equals its reference. A "
+        "floor is the larger of least bytes over 4.8 TB/s and least operations over the unit's datasheet rate.",
         frame=pd.DataFrame(rows),
         empty="No kernel was timed alone on this testbed; on a GPU: np1d run micro.",
     )
