@@ -59,6 +59,8 @@ class Campaign:
             arguments=("--quiet", "all") if not self.profile else (),
         )  # fmt: skip
         found = [o for o in outcomes(ROOT / "results") if _place(o) in set(folders)]
+        if code not in (0, 130) and not found:
+            dry_run(self._targets(selection, with_report), self._config())  # raises where nothing could be planned
         out.print(result_table(found, selection.catalog))
         return _verdict(code, found, folders, err)
 

@@ -6,6 +6,7 @@ long as the work. A lock that a killed Snakemake left behind is therefore known 
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,13 +58,19 @@ def _snakemake(profile: str, targets: Sequence[str] = ()) -> list[str]:
 
 
 def dry_run(targets: Sequence[str], config: Sequence[str]) -> str:
-    """What Snakemake would do and why, as it says it. Raises WorkflowError with its last line when it cannot tell."""
+    """What Snakemake would do and why, as it says it. Raises WorkflowError with its complaint when it cannot."""
     command = [*_snakemake(PROFILE, targets), "--dry-run", "--nolock", "--config", *config]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["Snakemake said nothing"]
-        raise WorkflowError(f"Snakemake cannot plan this: {lines[-1]}")
+        raise WorkflowError(f"Snakemake cannot plan this: {_complaint(done.stdout + done.stderr)}")
     return done.stdout + done.stderr
+
+
+def _complaint(text: str) -> str:
+    """What Snakemake complains about, without its banner and traceback."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"]
+    first = next((i for i, line in enumerate(lines) if re.match(r"\w*(Error|Exception)\b", line)), len(lines) - 1)
+    return " ".join(lines[first : first + 3])
 
 
 def _claim() -> IO[str]:

@@ -21,7 +21,7 @@ from workflows.catalog import load_catalog
 from workflows.plan import Cell, ClientPlan, Limits, Plan, ProcessPlan, Ready
 import json, pathlib
 
-def plan_session(row, workload, *, testbed_id, session=0, engine="default", catalog=None):
+def plan_session(row, workload, *, testbed_id, session=0, engine="default", catalog=None, **_):
     suite, row_id = row.split("/")
     script = json.loads(pathlib.Path("script.json").read_text()).get(row_id, {{}})
     server = ("{{python}}", "{SUPPORT}/scripted_server.py", "{{dir}}/p0.json", "--port", "{{port:p0}}")
