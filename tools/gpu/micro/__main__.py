@@ -5,11 +5,14 @@ Exit code 1 when an implementation that should run is wrong or fails.
 """
 
 import argparse
+import contextlib
+import fcntl
 import gc
 import json
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from tools.gpu.micro.compare import distance, run
 from tools.gpu.micro.inputs import Call
 from tools.gpu.micro.shapes import Shape, device_name, shapes
 from tools.gpu.micro.timing import capture, median_us
+from tools.gpu.micro.variants import chosen, implementation
 
 
 def main() -> int:
@@ -33,6 +37,7 @@ def main() -> int:
     parser.add_argument("--deadline", type=float, default=1e9, help="seconds after which no new case starts")
     parser.add_argument("--shape", default="", help="time this shape alone, by its label")
     parser.add_argument("--keep-going", action="store_true", help="exit with 0 whatever the checks say; --out has them")
+    parser.add_argument("--lock", type=Path, help="file that a shape's inputs and times wait for")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     begin = time.monotonic()
@@ -40,6 +45,10 @@ def main() -> int:
     impls = set(filter(None, options.impl.split(",")))
     report: dict[str, Any] = {"device": device_name(), "torch": torch.__version__, "checks": [], "times": []}
     failed = False
+
+    def save() -> None:
+        if options.out:
+            options.out.write_text(json.dumps(report, indent=1))
 
     def late() -> bool:
         return time.monotonic() - begin > options.deadline
@@ -50,6 +59,7 @@ def main() -> int:
                 continue
             for row in check_rows(check, impls):
                 report["checks"].append(row)
+                save()
                 failed |= row["verdict"] not in ("ok", "missing")
                 print(
                     f"{row['verdict']:8} {row['op']:14} {row['impl']:22} {row['case']:50} {row['detail']}", flush=True
@@ -58,11 +68,12 @@ def main() -> int:
         for shape in shapes():
             if shape.op not in wanted or options.shape not in ("", shape.label) or late():
                 continue
-            for row in time_rows(shape, impls):
-                report["times"].append(row)
-                print(line(row), flush=True)
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=1))
+            with locked(options.lock):
+                for row in time_rows(shape, impls):
+                    report["times"].append(row)
+                    save()
+                    print(line(row), flush=True)
+    save()
     print(f"{'FAILED' if failed else 'ok'} after {time.monotonic() - begin:.0f} s")
     return int(failed and not options.keep_going)
 
@@ -96,36 +107,44 @@ def check_rows(check: Check, impls: set[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def time_rows(shape: Shape, impls: set[str]) -> list[dict[str, Any]]:
+@contextlib.contextmanager
+def locked(path: Path | None) -> Iterator[None]:
+    """Alone on the GPU among those that use the same file."""
+    with contextlib.ExitStack() as stack:
+        if path:
+            fcntl.flock(stack.enter_context(path.open("w")), fcntl.LOCK_EX)
+        yield
+
+
+def time_rows(shape: Shape, impls: set[str]) -> Iterator[dict[str, Any]]:
     """One row of the report for each implementation of a shape."""
-    rows = []
     call = None
-    for impl in shape.impls:
+    for variant in (*shape.impls, *shape.variants):
+        impl = implementation(variant)
         if (impls and impl not in impls) or impl not in OPS[shape.op].all_impls or OPS[shape.op].missing(impl, "cuda"):
             continue
         row: dict[str, Any] = {
             "op": shape.op,
-            "impl": impl,
+            "impl": variant,
             "shape": shape.label,
             "floor_us": shape.floor_us,
             "anchor": shape.anchor,
         }
         row |= {"bytes": shape.bytes, "flop": shape.flop, "target_us": shape.target_us, "us": None}
-        rows.append(row)
         try:
             torch.manual_seed(1)
             call = call or shape.build()
             args, kwargs = bound(call, impl).args, bound(call, impl).kwargs
             run_once = function(shape.op, impl)
-            with torch.inference_mode():
-                row["us"] = median_us(capture(lambda f=run_once, a=args, k=kwargs: f(*a, **k)))
+            with torch.inference_mode(), chosen(shape.op, variant) as keywords:
+                row["us"] = median_us(capture(lambda f=run_once, a=args, k=kwargs | keywords: f(*a, **k)))
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
             traceback.print_exc(limit=-2)
+        yield row
     del call
     gc.collect()
     torch.cuda.empty_cache()
-    return rows
 
 
 def function(op: str, impl: str) -> Any:

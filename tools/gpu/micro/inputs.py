@@ -397,10 +397,13 @@ def sparse_mla(
     dtype: torch.dtype,
     page: int = 256,
     valid: int | None = None,
+    contexts: int = 1,
 ) -> Call:
-    """Queries and random sets of rows; small cases have empty, short and holed sets."""
-    pool = pool_rows(-(-context // page) + 1, page, 512, dtype, device)
+    """Queries and random sets of rows; small cases have empty, short and holed sets. With more than one of the
+    `contexts`, neighbouring rows share one."""
+    pool = pool_rows(contexts * -(-context // page) + 1, page, 512, dtype, device)
     index = torch.randint(page, context + page, (rows, width), device=device, dtype=I32)
+    index += (torch.arange(rows, device=device) * contexts // rows * context).int()[:, None]
     if valid is not None:
         index[:, valid:] = -1
     if rows > 2 and rows < 100:

@@ -15,6 +15,19 @@ from tools.gpu.micro.inputs import BF16, F32, FP8, Call
 
 HEADS, EXPERTS, HIDDEN, INNER = 16, 72, 4096, 2048
 FP8_RATE, BF16_RATE, HBM = 1979e12, 989e12, 4.8e12
+KDA_VARIANTS = tuple(
+    f"cuda_prepared@{choice}"
+    for choice in (
+        "segment_scan.SCAN_COLUMNS=32",
+        "segment_scan.SCAN_STAGES=3",
+        "segment_scan.SCAN_WARPS=8",
+        "segment_scan.SUMMARY_COLUMNS=128,segment_scan.SUMMARY_WARPS=8",
+        "segment_scan.SUMMARY_STAGES=3",
+        "segments.TARGET_SEGMENTS=16",
+        "segments.TARGET_SEGMENTS=16,segment_scan.SCAN_COLUMNS=128,segment_scan.SCAN_WARPS=8",
+        "segments.TARGET_SEGMENTS=6",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +43,8 @@ class Shape:
     rate: float = FP8_RATE
     anchor: str = ""
     target_us: float | None = None
+    variants: tuple[str, ...] = ()
+    """Implementations under other launch choices, as `variants` reads them."""
 
     @property
     def floor_us(self) -> float:
@@ -57,10 +72,20 @@ def _sparse() -> Iterator[Shape]:
         for dtype in (FP8, BF16):
             size = 1 if dtype == FP8 else 2
             yield Shape(
-                "sparse_mla", ("cuda_gather",), f"{rows} x 16 heads x 2112 of 65536, {dtype}",
+                "sparse_mla", ("cuda_gather", "triton_partial"),
+                f"{rows} x 16 heads x 2112 of 65536, {dtype}",
                 lambda r=rows, d=dtype: inputs.sparse_mla("cuda", r, 16, 2112, 65536, d, valid=2051),
                 65536 * 512 * size + rows * (16 * 512 * 4 + 2112 * 4), rows * 2051 * 512 * 16 * 4.0,
                 FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target,
+            )  # fmt: skip
+    for rows in (768, 1024):  # partial and combine, as published: a tile of 128 keys against one of 32
+        for contexts, label in ((1, "one context"), (rows // 8, "a context a request")):
+            touched = min(rows * 2051, contexts * 65536)
+            yield Shape(
+                "sparse_mla", ("cuda_gather", "triton_partial"), f"{rows} x 16 heads x 2112, {label}, {FP8}",
+                lambda r=rows, c=contexts: inputs.sparse_mla("cuda", r, 16, 2112, 65536, FP8, valid=2051, contexts=c),
+                touched * 512 + rows * (16 * 512 * 4 + 2112 * 4), rows * 2051 * 512 * 16 * 4.0, FP8_RATE,
+                "tile 128 over 32: 1.12x", variants=("triton_partial@kv_tile=32",),
             )  # fmt: skip
 
 
@@ -107,7 +132,7 @@ def _linear_attention() -> Iterator[Shape]:
         yield Shape(
             "kda_chunk", inputs.KDA_CHUNK, f"{len(lens)} x {lens[0]}, 16 heads",
             lambda n=lens: inputs.kda_chunk("cuda", n, 0, HEADS),
-            rows * HEADS * 128 * 2 * 5, 0.0, BF16_RATE, anchor, target,
+            rows * HEADS * 128 * 2 * 5, 0.0, BF16_RATE, anchor, target, KDA_VARIANTS if len(lens) == 1 else (),
         )  # fmt: skip
     yield Shape(
         "kda_conv", ("cuda_fused", "cuda_unfused", "cuda_long"), "32768 x 6144",
@@ -145,7 +170,7 @@ def _linear_attention() -> Iterator[Shape]:
 def _streams() -> Iterator[Shape]:
     for rows, anchor, target in (
         (32768, "SGLang 2,430 us a layer of two", None),
-        (8192, "P13 314 us", 175),
+        (8192, "P13 314 us, stretch 175", 230),
         (1056, "48 us", 30),
         (56, "", None),
     ):
@@ -187,12 +212,16 @@ def _index() -> Iterator[Shape]:
 
 
 def _rest() -> Iterator[Shape]:
-    for rows in (65536, 16384, 2112):
+    for rows, width, anchor, target in (
+        (65536, INNER, "P3 170 us", 170),
+        (65536, 512, "published 161 -> 76 us a layer", 76),
+        (16384, INNER, "", None),
+        (2112, INNER, "", None),
+    ):
         yield Shape(
-            "swiglu_quant", ("triton_fused", "unfused"), f"{rows} x 4096 -> 2048",
-            lambda r=rows: inputs.swiglu("cuda", r, INNER),
-            rows * (4 * INNER + INNER * 33 / 32), anchor="P3 170 us" if rows == 65536 else "",
-            target_us=170 if rows == 65536 else None,
+            "swiglu_quant", ("triton_fused", "unfused"), f"{rows} x {2 * width} -> {width}",
+            lambda r=rows, w=width: inputs.swiglu("cuda", r, w),
+            rows * (4 * width + width * 33 / 32), anchor=anchor, target_us=target,
         )  # fmt: skip
     yield Shape(
         "quantize_rows",
