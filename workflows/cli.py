@@ -236,8 +236,8 @@ def prune(yes: Annotated[bool, typer.Option("--yes", help="Delete them.")] = Fal
     if yes:
         housekeeping.remove(folders, RESULTS)
         out.print(f"{len(folders)} deleted")
-    elif not folders:
-        out.print("nothing to prune")
+    else:
+        out.print("np1d prune --yes deletes them" if folders else "nothing to prune")
 
 
 @app.command("import")
