@@ -39,7 +39,7 @@ def measure(options, *, gap_ms, in_step, label, requests, input_len, output_len)
             }
         )
         with tempfile.TemporaryDirectory() as folder:
-            client = run_workload(workload, Target(url=url), Path(folder) / "run", progress=False, processes=1)
+            client = run_workload(workload, Target(url=url), Path(folder) / "run", progress=False, processes=options.processes)
             body = write_session_metrics(Path(folder) / "run")
             events = len(read_chunks(Path(folder) / "run"))
         server.stdin.close()
@@ -51,6 +51,7 @@ def measure(options, *, gap_ms, in_step, label, requests, input_len, output_len)
         "verdict": body["validity"]["verdict"],
         "reasons": body["validity"]["reasons"],
         "streams": options.streams,
+        "processes": options.processes,
         "input_len": input_len,
         "output_len": output_len,
         "events_s": round(values["output_tok_s"]),
@@ -74,6 +75,7 @@ def main():
     parser.add_argument("--rate", type=float, default=25000.0, help="tokens per second over all streams")
     parser.add_argument("--requests", type=int, help="measured requests (default: two for each stream)")
     parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=1, help="processes of the client")
     parser.add_argument("--no-ceiling", dest="ceiling", action="store_false", help="measure only the paced load")
     options = parser.parse_args()
     requests = options.requests or 2 * options.streams
