@@ -39,7 +39,9 @@ def measure(options, *, gap_ms, in_step, label, requests, input_len, output_len)
             }
         )
         with tempfile.TemporaryDirectory() as folder:
-            client = run_workload(workload, Target(url=url), Path(folder) / "run", progress=False, processes=options.processes)
+            client = run_workload(
+                workload, Target(url=url), Path(folder) / "run", progress=False, processes=options.processes
+            )
             body = write_session_metrics(Path(folder) / "run")
             events = len(read_chunks(Path(folder) / "run"))
         server.stdin.close()
