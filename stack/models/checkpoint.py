@@ -92,12 +92,18 @@ class _Stack:
                 raise ConfigError("experts of one layer must all be FP8 or all be unquantised")
             self._weight[index, row : row + part.shape[0]] = part
             return
-        if isinstance(self._weight, Tensor) or row % GROUP:
-            raise ConfigError("FP8 experts need moe_intermediate_size to be a multiple of 128")
+        if isinstance(self._weight, Tensor):
+            raise ConfigError("experts of one layer must all be FP8 or all be unquantised")
         codes = self._weight.codes_NK[index, row : row + part.codes_NK.shape[0]]
         codes.view(torch.uint8).copy_(part.codes_NK.view(torch.uint8))
         block = row // GROUP
-        self._weight.scale_NK[index, block : block + part.scale_NK.shape[0]] = part.scale_NK
+        scale = self._weight.scale_NK[index, block : block + part.scale_NK.shape[0]]
+        if row % GROUP and not (self._rows <= GROUP and torch.equal(scale, part.scale_NK)):
+            raise ConfigError(
+                "FP8 experts need moe_intermediate_size to be a multiple of 128, or gate and up in one block of 128 "
+                "rows with one scale"
+            )
+        scale.copy_(part.scale_NK)
 
     def _allocate(self, part: Tensor | Fp8Weight) -> Tensor | Fp8Weight:
         shape = (self._count, self._rows, self._inputs)

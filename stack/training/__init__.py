@@ -1,0 +1,1 @@
+"""Training of the small checkpoint: from text to weights that the engine and transformers load."""

@@ -1,0 +1,90 @@
+"""Trains the target: next-token loss, the indexers' losses beside it, routers' biases moved by hand.
+
+Attention begins dense, so that indexers learn from a finished distribution; then it is sparse, and in the last part
+rows are longer. The stage can stop at any step and go on from its files.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from stack.training.journal import Journal
+from stack.training.optimizer import Optimizer, balance, schedule, trainable
+from stack.training.parameters import Tensors, target_tensors
+from stack.training.questions import Questions
+from stack.training.recipe import Clock, Recipe
+from stack.training.target import logits_of, target_forward
+from stack.training.text import Corpus
+
+_SAVE_EVERY_S = 90.0
+_LOG_EVERY = 20
+FROZEN = ("e_score_correction_bias",)
+
+
+def train_target(
+    folder: Path,
+    corpus: Corpus,
+    questions: Questions,
+    config: dict[str, Any],
+    recipe: Recipe,
+    journal: Journal,
+    *,
+    seed: int,
+    device: torch.device,
+    steps: int | None,
+    deadline_s: float,
+) -> Tensors | None:
+    """The trained tensors, or None when the deadline (monotonic seconds) came first; `folder` holds the state."""
+    tensors = trainable(target_tensors(config, seed), device)
+    optimizer = Optimizer(tensors, lr=recipe.target_lr, weight_decay=recipe.weight_decay, frozen=FROZEN)
+    facts = optimizer.restore(folder) or {"step": 0, "spent_s": 0.0, "evals": 0}
+    clock, step, evals = Clock(recipe.target_minutes, steps, spent_s=facts["spent_s"]), facts["step"], facts["evals"]
+    last_save = last_log = time.monotonic()
+    while (share := clock.share(step)) < 1.0:
+        loss = _step(step, share, tensors, optimizer, corpus, config, recipe, seed)
+        step += 1
+        if step % _LOG_EVERY == 0:
+            now = time.monotonic()
+            speed = _LOG_EVERY * recipe.rows * recipe.row_tokens / (now - last_log)
+            journal.write(
+                stage="target", step=step, share=share, tokens_s=speed, **{k: float(v) for k, v in loss.items()}
+            )
+            last_log = now
+        if clock.share(step) >= (evals + 1) * recipe.eval_every:
+            evals += 1
+            journal.write(stage="target", step=step, mini_gsm=questions.accuracy(tensors, config))
+            last_log = time.monotonic()
+        if time.monotonic() - last_save > _SAVE_EVERY_S or time.monotonic() > deadline_s:
+            optimizer.save(folder, {"step": step, "spent_s": clock.spent_s, "evals": evals})
+            last_save = last_log = time.monotonic()
+            if last_save > deadline_s:
+                return None
+    optimizer.save(folder, {"step": step, "spent_s": clock.spent_s, "evals": evals})
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def _step(
+    step: int,
+    share: float,
+    tensors: Tensors,
+    optimizer: Optimizer,
+    corpus: Corpus,
+    config: dict[str, Any],
+    recipe: Recipe,
+    seed: int,
+) -> dict[str, Any]:
+    length = recipe.row_tokens if share < recipe.short_share else recipe.long_tokens
+    rows = corpus.rows(recipe.rows * recipe.row_tokens // length, length + 1, seed=seed, step=step)
+    device = rows.device.type
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+        passed = target_forward(rows[:, :-1], tensors, config, is_sparse=share >= recipe.dense_share)
+        logits = logits_of(passed.hidden, tensors)
+    token_loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    index_loss = torch.stack(passed.index_losses).mean()
+    (token_loss + index_loss).backward()
+    norm = optimizer.step(schedule(step, share, recipe.warmup_steps))
+    worst = balance(tensors, passed.loads, recipe.balance_speed * (1 - share))
+    return {"loss": token_loss.detach(), "index_loss": index_loss.detach(), "norm": norm, "expert_share": worst}
