@@ -34,9 +34,9 @@ def test_every_prompt_of_a_batch_has_its_own_room(half):
 
 
 def test_openai_bodies_carry_the_meeting_point(half):
-    body = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2} | MEETING
-    for path in ("/v1/completions", "/v1/chat/completions"):
-        assert httpx.post(f"{half.url}{path}", json=body).status_code == 200
+    asked = {"completions": {"prompt": "a"}, "chat/completions": {"messages": [{"role": "user", "content": "a"}]}}
+    for path, body in asked.items():
+        assert httpx.post(f"{half.url}/v1/{path}", json=body | MEETING | {"max_tokens": 2}).status_code == 200
         assert [m for m in half.heard() if m["type"] == "generate"][-1]["bootstrap"]["room"] == 2**62
 
 
