@@ -77,6 +77,8 @@ class OpenAiBody(SamplingBody, kw_only=True):
 
     model: str | None = None
     max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    """The newer name of `max_tokens`; it wins."""
     min_tokens: int | None = None
     seed: int | None = None
     stream: bool | None = None
@@ -125,7 +127,6 @@ class ChatBody(OpenAiBody, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]] | None = None
-    max_completion_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     tools: list[dict[str, Any]] | None = None

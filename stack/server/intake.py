@@ -83,7 +83,7 @@ def completion_tasks(body: CompletionBody, rid: str, limits: Limits) -> list[Tas
     if body.logprobs is not None and body.logprobs is not False:
         raise RequestError("logprobs are not supported; leave the field out")
     prompts, is_batch = _prompts(body.prompt, "prompt")
-    sampling = _openai_sampling(body, body.max_tokens)
+    sampling = _openai_sampling(body)
     rids = _rids(body.rid, rid, len(prompts), is_batch)
     meetings = _meetings(body, len(prompts), limits)
     tasks = [
@@ -97,11 +97,10 @@ def chat_task(body: ChatBody, prompt: str, rid: str, limits: Limits) -> list[Tas
     """The one task of a chat whose rendered messages are `prompt`."""
     if body.logprobs:
         raise RequestError("logprobs are not supported; leave the field out")
-    asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     task = Task(
         rid=_rids(body.rid, rid, 1, False)[0],
         prompt=prompt,
-        sampling=_openai_sampling(body, asked),
+        sampling=_openai_sampling(body),
         default_max_tokens=None,
         bootstrap=_meetings(body, 1, limits)[0],
         add_special_tokens=False,
@@ -253,7 +252,7 @@ def _check_sampling(body: SamplingBody, limits: Limits) -> None:
         raise RequestError("n must be 1 with separate prefill and decode instances; send the request n times")
 
 
-def _openai_sampling(body: OpenAiBody, max_tokens: int | None) -> SamplingBody:
+def _openai_sampling(body: OpenAiBody) -> SamplingBody:
     """The sampling fields of an OpenAI body under their own names."""
     kind = (body.response_format or {}).get("type", "text")
     if kind != "text":
@@ -261,8 +260,9 @@ def _openai_sampling(body: OpenAiBody, max_tokens: int | None) -> SamplingBody:
     for name in ("custom_logit_processor", "suffix", "input_ids", "continue_final_message"):
         if getattr(body, name, None):
             raise RequestError(f"{name} is not supported; leave it out")
-    if max_tokens is not None:
-        body.max_new_tokens = max_tokens
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if asked is not None:
+        body.max_new_tokens = asked
     if body.min_tokens is not None:
         body.min_new_tokens = body.min_tokens
     if body.seed is not None:

@@ -160,6 +160,11 @@ def test_every_field_that_the_official_client_can_send_is_known(params, body):
     parse(body, msgspec.json.encode(dict.fromkeys(fields)))
 
 
+def test_both_names_of_the_limit_are_understood(client):
+    answer = client.post("/v1/completions", json={"prompt": "Ada", "max_completion_tokens": 3, "ignore_eos": True})
+    assert answer.json()["usage"]["completion_tokens"] == 3
+
+
 def test_a_role_is_understood_in_any_case(client):
     talk = [{"role": "User", "content": "Ada"}]
     assert client.post("/v1/chat/completions", json={"messages": talk, "max_tokens": 1}).is_success
