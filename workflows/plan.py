@@ -190,6 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--session", type=int, default=0)
     parser.add_argument("--engine", default="default")
     parser.add_argument("--passes", type=int, default=0, help="passes of a session (0: the testbed's own)")
+    parser.add_argument("--requests", type=int, default=0, help="measured requests of a pass (0: the testbed's own)")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     try:
@@ -200,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             session=options.session,
             engine=options.engine,
             passes=options.passes,
+            requests=options.requests,
         )
     except WorkflowError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -30,8 +30,9 @@ def plan_session(
     engine: str = "default",
     catalog: Catalog | None = None,
     passes: int = 0,
+    requests: int = 0,
 ) -> Plan:
-    """The plan of one session; `passes` other than 0 stands in place of the testbed's.
+    """The plan of one session; `passes` and `requests` of a pass other than 0 stand in place of the testbed's.
 
     Raises CatalogError for unknown names, NotApplicableError with the reason otherwise.
     """
@@ -44,11 +45,13 @@ def plan_session(
         return plan_bench(catalog, resolution, session)
     if workload not in entry.known_workloads:
         raise CatalogError(f"{entry.name} has no workload {workload}{nearest(workload, entry.known_workloads)}")
-    return _Planner(catalog, resolution, workload, session, passes).plan()
+    return _Planner(catalog, resolution, workload, session, (passes, requests)).plan()
 
 
 class _Planner:
-    def __init__(self, catalog: Catalog, resolution: Resolution, workload: str, session: int, passes: int) -> None:
+    def __init__(
+        self, catalog: Catalog, resolution: Resolution, workload: str, session: int, wanted: tuple[int, int]
+    ) -> None:
         self._catalog = catalog
         self._resolution = resolution
         self._entry = resolution.entry
@@ -58,7 +61,8 @@ class _Planner:
         self._model_id = self._questions.model or self._testbed.models.get(workload) or self._testbed.model
         self._model: Model = catalog.models[self._model_id]
         self._session = session
-        self._passes = passes or self._testbed.session.passes
+        self._passes = wanted[0] or self._testbed.session.passes
+        self._requests = wanted[1]
         concurrency = catalog.concurrency(self._entry.name, workload)
         self._published: Shape = published_shape(catalog.workloads[workload], concurrency)
         self._shape: Shape = scaled(self._published, self._testbed, workload)
@@ -229,6 +233,8 @@ class _Planner:
 
     def _requests_per_pass(self) -> int | None:
         rules = self._testbed.session
+        if self._requests:
+            return self._requests
         per_slot = rules.requests_per_slot.get(self._workload_id)
         if per_slot is not None:
             return per_slot * self._shape.concurrency

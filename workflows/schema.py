@@ -318,6 +318,8 @@ class Demo(Strict):
     """Rows and suites."""
     passes: int | None = Field(default=None, ge=1)
     """Passes of a session in place of the testbed's. A session is one start of the servers however many it has."""
+    requests_per_pass: dict[Id, int] = {}
+    """Measured requests of a pass, by workload, in place of the testbed's."""
 
 
 class Config(Strict):

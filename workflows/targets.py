@@ -52,6 +52,10 @@ class Selection:
         """Passes of each session, 0 for the testbed's own."""
         return (self._demo.passes if self._demo else None) or 0
 
+    def requests(self, wildcards: Mapping[str, str]) -> int:
+        """Measured requests of a pass of that session, 0 for the testbed's own."""
+        return self._demo.requests_per_pass.get(wildcards["workload"], 0) if self._demo else 0
+
     def _with_data(self, resolution: Resolution) -> Resolution:
         """A row whose questions are not on this machine cannot run now; the rest of a selection can."""
         if resolution.status != "runnable":
@@ -124,6 +128,7 @@ class Selection:
             int(wildcards["session"]),
             self.engine,
             self.passes,
+            self.requests(wildcards),
         )
 
     def cell_key(self, wildcards: Mapping[str, str]) -> str:
@@ -162,5 +167,7 @@ def _patterns(rows: Any) -> list[str]:
 
 
 @functools.cache
-def _plan(row: str, workload: str, testbed: str, session: int, engine: str, passes: int) -> Plan:
-    return plan_session(row, workload, testbed_id=testbed, session=session, engine=engine, passes=passes)
+def _plan(row: str, workload: str, testbed: str, session: int, engine: str, passes: int, requests: int) -> Plan:
+    return plan_session(
+        row, workload, testbed_id=testbed, session=session, engine=engine, passes=passes, requests=requests
+    )

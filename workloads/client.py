@@ -60,6 +60,10 @@ class Target:
         return self.flush_urls or (self.url,)
 
 
+PROBE_TOKENS = 128
+"""Longest prompt of the generation that shows a server to be ready."""
+
+
 def run_workload(
     workload: Workload, target: Target, folder: Path, *, processes: int | None = None, progress: bool = True
 ) -> dict[str, Any]:
@@ -283,9 +287,10 @@ def _compare_counters(target: Target, before: float | None, after: float | None,
 
 
 def _probe(workload: Workload) -> Prompt:
-    """A prompt for the readiness generation: the shape of the traffic, no token of it."""
+    """A prompt for the readiness generation: short, and no token of the traffic; warm-up has its lengths."""
     share = source_for(workload).conversations(workload.seed("ready"), 1)[0].turns[0]
-    return dataclasses.replace(share, output_tokens=min(4, share.output_tokens))
+    ids = None if share.token_ids is None else share.token_ids[:PROBE_TOKENS]
+    return dataclasses.replace(share, token_ids=ids, output_tokens=min(4, share.output_tokens))
 
 
 def _first_body(workload: Workload, url: str) -> dict[str, Any]:

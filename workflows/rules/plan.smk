@@ -8,7 +8,9 @@ rule plan:
         testbed=selection.testbed,
         engine=selection.engine,
         passes=selection.passes,
+        requests=selection.requests,
     shell:
         "{PYTHON} -m workflows.plan --testbed {params.testbed} --engine {params.engine}"
         " --row {wildcards.suite}/{wildcards.row} --workload {wildcards.workload}"
-        " --session {wildcards.session} --passes {params.passes} --out {output} > {log} 2>&1"
+        " --session {wildcards.session} --passes {params.passes} --requests {params.requests}"
+        " --out {output} > {log} 2>&1"
