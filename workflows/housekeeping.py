@@ -10,7 +10,7 @@ from workflows.identity import measured_code
 from workflows.overview import Outcome, outcomes
 from workflows.plan import Plan, difference, read_plan
 from workflows.planner import plan_session
-from workflows.standing import newer_words, take_away
+from workflows.standing import newer_words, place, take_away
 from workloads.files import read_json
 
 NOT_TESTBEDS = ("serve", "gate")
@@ -76,10 +76,12 @@ def _take_one(session: Path, results: Path) -> Path | None:
             return None
         numbers.append(int(other.parent.name[1:]))
     target = cell / f"s{max(numbers, default=-1) + 1}"
-    target.mkdir(parents=True)
+    attempt = target / "attempts" / str(status.get("attempt", "0001"))  # where a later attempt finds it
+    attempt.mkdir(parents=True)
     for name in IMPORTED:
         if (session / name).exists():
-            shutil.copy2(session / name, target / name)
+            shutil.copy2(session / name, attempt / name)
+            place(attempt / name, target / name)
     return target
 
 

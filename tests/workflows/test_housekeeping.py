@@ -11,6 +11,7 @@ from workflows.errors import WorkflowError
 from workflows.identity import measured_code
 from workflows.plan import Plan
 from workflows.planner import plan_session
+from workflows.standing import finished
 from workloads.files import read_json, write_json
 
 
@@ -41,6 +42,7 @@ def test_imported_sessions_add_up_under_free_numbers(tmp_path: Path, plan: Plan)
     taken = housekeeping.take_in(tmp_path / "other", results)
     assert [folder.name for folder in taken] == ["s1", "s2"]
     assert (taken[0] / "requests.parquet").exists()
+    assert [attempt.name for attempt in finished(taken[0])] == ["0001"], "a failed attempt here would not replace it"
 
 
 def test_importing_twice_takes_nothing_twice(tmp_path: Path, plan: Plan) -> None:
