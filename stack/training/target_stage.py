@@ -42,24 +42,21 @@ def train_target(
     optimizer = Optimizer(tensors, lr=recipe.target_lr, weight_decay=recipe.weight_decay, frozen=FROZEN)
     facts = optimizer.restore(folder) or {"step": 0, "spent_s": 0.0, "evals": 0}
     clock, step, evals = Clock(recipe.target_minutes, steps, spent_s=facts["spent_s"]), facts["step"], facts["evals"]
-    last_save = last_log = time.monotonic()
+    last_save, trained_s, count = time.monotonic(), 0.0, 0
     while (share := clock.share(step)) < 1.0:
+        begin = time.monotonic()
         loss = _step(step, share, tensors, optimizer, corpus, config, recipe, seed)
-        step += 1
+        step, count, trained_s = step + 1, count + 1, trained_s + time.monotonic() - begin
         if step % _LOG_EVERY == 0:
-            now = time.monotonic()
-            speed = _LOG_EVERY * recipe.rows * recipe.row_tokens / (now - last_log)
-            journal.write(
-                stage="target", step=step, share=share, tokens_s=speed, **{k: float(v) for k, v in loss.items()}
-            )
-            last_log = now
+            speed, trained_s, count = count * recipe.rows * recipe.row_tokens / trained_s, 0.0, 0
+            seen = {name: float(value) for name, value in loss.items()}
+            journal.write(stage="target", step=step, share=share, tokens_s=speed, **seen)
         if clock.share(step) >= (evals + 1) * recipe.eval_every:
             evals += 1
             journal.write(stage="target", step=step, mini_gsm=questions.accuracy(tensors, config))
-            last_log = time.monotonic()
         if time.monotonic() - last_save > _SAVE_EVERY_S or time.monotonic() > deadline_s:
             optimizer.save(folder, {"step": step, "spent_s": clock.spent_s, "evals": evals})
-            last_save = last_log = time.monotonic()
+            last_save = time.monotonic()
             if last_save > deadline_s:
                 return None
     optimizer.save(folder, {"step": step, "spent_s": clock.spent_s, "evals": evals})

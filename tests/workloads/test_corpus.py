@@ -12,6 +12,9 @@ from workloads.corpus import documents, retrieval_items, stories
 from workloads.corpus.retrieval import retrieval_text
 from workloads.corpus.sums import MOST, Sum
 from workloads.numbers import answer_of
+from workloads.scoring import items_of
+from workloads.sources import source_for
+from workloads.spec import resolve
 
 _MARKED = re.compile(r"<<(\d+[-+*/]\d+)=(\d+)>>(\d+)")
 _SUM = re.compile(r"(\d+) ?([-+*/]) ?(\d+) ?= ?(\d+)")
@@ -88,3 +91,21 @@ def test_a_needle_stands_at_its_depth_and_its_answer_is_never_trained(lines_behi
         assert len(lines) - 1 - places[0] == lines_behind
         assert lines[places[0]].endswith(f"{item.answer}.")
         assert lines[places[0]] not in trained
+
+
+def test_mini_gsm_asks_held_out_stories_behind_five_examples_and_can_be_scored():
+    workload = resolve("mini_gsm", {"items": 50, "requests_per_pass": 50})
+    items, prompts = items_of(workload), source_for(workload).conversations(1, 50)
+    assert [item.index for item in items] == list(range(5, 55))
+    for item, conversation in zip(items, prompts, strict=True):
+        text = conversation.turns[0].text
+        assert text.count("Question: ") == 6 and text.count("####") == 5
+        assert text.endswith(f"Question: {item.question}\nAnswer:")
+        assert int(answer_of(item.answer)) == solved(item.question)
+
+
+def test_retrieval_asks_every_depth_equally_often_and_can_be_scored():
+    items = items_of(resolve("retrieval", {}))
+    assert len(items) == 350
+    assert len({item.question for item in items}) == 350
+    assert all(int(answer_of(item.answer)) >= 100 for item in items)
