@@ -76,7 +76,8 @@ def _take_one(session: Path, results: Path) -> Path | None:
             return None
         numbers.append(int(other.parent.name[1:]))
     target = cell / f"s{max(numbers, default=-1) + 1}"
-    attempt = target / "attempts" / str(status.get("attempt", "0001"))  # where a later attempt finds it
+    number = str(status.get("attempt", ""))
+    attempt = target / "attempts" / (number if number.isdigit() else "0001")  # where a later attempt finds it
     attempt.mkdir(parents=True)
     for name in IMPORTED:
         if (session / name).exists():
