@@ -1,5 +1,6 @@
 """Replayed and copied states are those of plain decoding: bit for bit in FP32, within a stated drift in BF16."""
 
+import functools
 from dataclasses import dataclass, fields
 
 import pytest
@@ -54,7 +55,9 @@ def empty(state_dtype):
     return torch.zeros(2, H, 1, D, D, dtype=state_dtype), torch.zeros(2, H, 1, 3, D, 3)
 
 
-def plain_states(given, count, state_dtype):
+@functools.cache
+def plain_states(count, state_dtype):
+    given = inputs(count)
     decode = OPS["kda_decode"].bind("auto", "cpu")
     state, window = empty(state_dtype)
     slot = torch.tensor([1], dtype=torch.int32)
@@ -63,8 +66,9 @@ def plain_states(given, count, state_dtype):
     return state[1], window[1]
 
 
-def speculated_states(given, count, state_dtype, commit):
+def speculated_states(count, state_dtype, commit):
     """`count` tokens in verifies of W rows, of which 1 .. W stay in turn; rejected rows hold other tokens."""
+    given = inputs(count)
     verify, fold = OPS["kda_verify"].bind("auto", "cpu"), OPS["kda_commit"].bind("auto", "cpu")
     state, window = empty(state_dtype)
     one = torch.tensor([1], dtype=torch.int32)
@@ -107,9 +111,8 @@ LENGTHS = [200, pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.tim
 @pytest.mark.parametrize("count", LENGTHS)
 @pytest.mark.parametrize("commit", ["replay", "snapshot"])
 def test_fp32_states_are_those_of_stepping_bit_for_bit(count, commit):
-    given = inputs(count)
     for found, wanted in zip(
-        speculated_states(given, count, torch.float32, commit), plain_states(given, count, torch.float32), strict=True
+        speculated_states(count, torch.float32, commit), plain_states(count, torch.float32), strict=True
     ):
         assert torch.equal(found, wanted)
         assert wanted.any()
@@ -117,11 +120,9 @@ def test_fp32_states_are_those_of_stepping_bit_for_bit(count, commit):
 
 @pytest.mark.parametrize("count", LENGTHS)
 def test_bf16_states_stay_within_the_stated_drift(count):
-    given = inputs(count)
-    exact = plain_states(given, count, torch.float32)[0]
-    states = {
-        commit: speculated_states(given, count, torch.bfloat16, commit)[0] for commit in ("replay", "snapshot")
-    } | {"plain": plain_states(given, count, torch.bfloat16)[0]}
+    exact = plain_states(count, torch.float32)[0]
+    states = {commit: speculated_states(count, torch.bfloat16, commit)[0] for commit in ("replay", "snapshot")}
+    states |= {"plain": plain_states(count, torch.bfloat16)[0]}
     drift = {name: float((state.float() - exact).norm() / exact.norm()) for name, state in states.items()}
     print(f"drift of BF16 states after {count} tokens:", {name: f"{value:.2e}" for name, value in drift.items()})
     assert all(1e-5 < drift[name] <= DRIFT[name] for name in DRIFT), drift
