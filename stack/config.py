@@ -201,7 +201,7 @@ class KernelConfig:
     sample: str = "auto"
     dflash_block: str = "auto"
     kv_tile: Literal[32, 128] = 128
-    """Keys per iteration of the decode attention kernel."""
+    """Keys per iteration of sparse_mla's triton_partial; cuda_gather has a tile of its own, the instruction's 64."""
     moe_table: str = ""
     """Table of tuned MoE tiles, by its name in `stack/kernels/moe/configs` or its path; empty uses a built-in rule."""
     moe_routes: str = ""
@@ -218,7 +218,8 @@ class GraphConfig:
     decode: bool = True
     """Capture decode, verify, draft and commit for each batch size."""
     decode_batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 88, 96, 104, 112, 116, 120, 128, 132)
-    """Batch sizes to capture; sizes above the running limit are left out and the limit itself is added."""
+    """Batch sizes to capture. Sizes above the running limit are left out, and the limit takes their place; batches above
+    the largest size run eagerly."""
     prefill_token_buckets: tuple[int, ...] = ()
     """Token counts of prefill passes to capture; empty runs prefill eagerly."""
 

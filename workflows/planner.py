@@ -5,6 +5,7 @@ Knows how a plan is put together and nothing of running it. Whatever cannot be r
 """
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 from workflows.bench import plan_bench
@@ -65,7 +66,8 @@ class _Planner:
         self._requests = wanted[1]
         concurrency = catalog.concurrency(self._entry.name, workload)
         self._published: Shape = published_shape(catalog.workloads[workload], concurrency)
-        self._shape: Shape = scaled(self._published, self._testbed, workload)
+        self._num_prefill = self._testbed.num_prefill(self._entry.suite_id, self._entry.suite.prefill)
+        self._shape: Shape = self._fewer_clients(scaled(self._published, self._testbed, workload))
         self._accept_length = catalog.accept_length(self._entry.name)
         self._settings = {str(half): self._settings_of(half) for half in HALVES}
         if catalog.workloads[workload].retuned:
@@ -98,11 +100,25 @@ class _Planner:
             ),
         )
 
+    def _fewer_clients(self, shape: Shape) -> Shape:
+        """The load of a topology with fewer prefill instances than published: as much for each."""
+        published = self._entry.suite.prefill
+        if self._num_prefill == published:
+            return shape
+        return dataclasses.replace(shape, concurrency=max(1, round(shape.concurrency * self._num_prefill / published)))
+
     def _solved_concurrency(self) -> int:
         """Just above what the memory of the instance that generates holds."""
+        return retuned(self._running_limit(), self._testbed)
+
+    def _running_limit(self) -> int:
+        """Requests that the memory of the instance that generates holds."""
         measured = configuration_of(generating_instance(self._processes()))
-        memory = memory_plan(measured, self._model_facts())
-        return retuned(int(memory["max_running"]), self._testbed)
+        return int(memory_plan(measured, self._model_facts())["max_running"])
+
+    @property
+    def _is_decode_alone(self) -> bool:
+        return self._testbed.runs_decode_alone(self._entry.suite_id)
 
     @property
     def _traffic(self) -> SuiteWorkload:
@@ -148,19 +164,22 @@ class _Planner:
 
     def _processes(self) -> tuple[ProcessPlan, ...]:
         suite, per = self._entry.suite, self._testbed.gpus_per_instance
+        if self._is_decode_alone:
+            settings = {**self._settings["decode"], "synthetic_admission": True}
+            return (stack.instance("d0", "decode", settings, tuple(range(per))),)
         if self._testbed.placement == "colocated":
             settings = stack.colocated_settings(
                 self._settings, measures="prefill" if self._entry.suite_id == "prefill" else "decode"
             )
             return (stack.instance("single", "single", settings, tuple(range(per))),)
-        names = [f"p{i}" for i in range(suite.prefill)] + [f"d{i}" for i in range(suite.decode)]
+        names = [f"p{i}" for i in range(self._num_prefill)] + [f"d{i}" for i in range(suite.decode)]
         instances = [
             stack.instance(name, half, self._settings[half], tuple(range(index * per, (index + 1) * per)))
             for index, name in enumerate(names)
             for half in HALVES
             if half[0] == name[0]
         ]
-        prefill, decode = names[: suite.prefill], names[suite.prefill :]
+        prefill, decode = names[: self._num_prefill], names[self._num_prefill :]
         return (*instances, router.router_process(suite.router, prefill, decode))
 
     def _client(self, processes: tuple[ProcessPlan, ...]) -> ClientPlan:
@@ -189,7 +208,7 @@ class _Planner:
 
     def _parameters(self) -> dict[str, Any]:
         rules, shape = self._testbed.session, self._shape
-        is_colocated = self._testbed.placement == "colocated"
+        is_single = self._testbed.placement == "colocated" or self._is_decode_alone
         return {
             "input_len": shape.input_len,
             "output_len": shape.output_len,
@@ -201,7 +220,8 @@ class _Planner:
             "vocab_high": self._model.vocab_high,
             "passes": self._passes,
             "requests_per_pass": self._requests_per_pass(),
-            "prime_repeats": 1 if is_colocated else self._entry.suite.prefill,
+            "prime_repeats": 1 if is_single else self._num_prefill,
+            **self._nothing_cached(),
             "page_size": self._settings["prefill"]["cache.page_size"],
             "min_window_s": rules.min_window_s,
             "max_loop_lag_p99_ms": rules.max_loop_lag_p99_ms,
@@ -231,6 +251,19 @@ class _Planner:
         file = self._catalog.data[name]
         return (DataNeed(name=name, path=file.path, sha256=file.sha256),)
 
+    def _nothing_cached(self) -> dict[str, Any]:
+        """Where decode stands alone and keeps no prefix, nothing is cached: every request's pages are its own."""
+        keeps = self._settings["decode"].get("cache.prefix", "none") != "none"
+        return {"cached_band": (0.0, 0.0)} if self._is_decode_alone and not keeps else {}
+
+    def _requests_for_window(self) -> int:
+        """Full batches of the expected shortest steps that fill the window, and one more: some of it is left out."""
+        rules, decode = self._testbed.session, self._settings["decode"]
+        kind: Literal["decode", "verify"] = "decode" if decode.get("speculation.method", "off") == "off" else "verify"
+        steps = self._shape.output_len / (decode.get("speculation.force_accept_length") or 1.0)
+        batches = math.ceil(rules.min_window_s / (steps * rules.step_s[kind])) + 1
+        return batches * min(self._shape.concurrency, self._running_limit())
+
     def _requests_per_pass(self) -> int | None:
         rules = self._testbed.session
         if self._requests:
@@ -238,7 +271,9 @@ class _Planner:
         per_slot = rules.requests_per_slot.get(self._workload_id)
         if per_slot is not None:
             return per_slot * self._shape.concurrency
-        return rules.requests_per_pass.get(self._workload_id)
+        if self._workload_id in rules.requests_per_pass or not rules.step_s or self._shape.questions:
+            return rules.requests_per_pass.get(self._workload_id)
+        return self._requests_for_window()
 
     def _accept_band(self) -> tuple[float, float] | None:
         expected, tolerance = self._accept_length, self._testbed.session.accept_tolerance
@@ -254,12 +289,17 @@ class _Planner:
         forced = decode.get("speculation.force_accept_length")
         colocated = self._testbed.placement == "colocated"
         suite = self._entry.suite
+        admission, topology = (
+            ("colocated", "colocated") if colocated else ("transfer", f"{self._num_prefill}p{suite.decode}d")
+        )
+        if self._is_decode_alone:
+            admission, topology = "synthetic", "decode alone"
         return {
             "weights": self._model.weights_label,
             "acceptance": ("forced" if forced else "natural") if speculates else "none",
             "forced_accept_length": forced if speculates else None,
-            "admission": "transfer" if not colocated else "colocated",
-            "topology": "colocated" if colocated else f"{suite.prefill}p{suite.decode}d",
+            "admission": admission,
+            "topology": topology,
             "lengths": "published" if self._shape == self._published else "scaled",
             "platform": self._testbed.platform,
             **self._testbed.labels,

@@ -45,13 +45,14 @@ def _effective(
     settings: dict[str, dict[str, Any]] = {}
     parts: set[str] = set()
     left_out: dict[str, str] = {}
+    lacks = testbed.lacks_for(entry.suite_id)
     for half in HALVES:
         merged = {**testbed.settings.get("all", {}), **testbed.settings.get(half, {})}
         for part, own in catalog.layers(entry.name, half):
             if part is None:
                 merged |= own
-            elif part in testbed.lacks:
-                left_out[part] = testbed.lacks[part]
+            elif part in lacks:
+                left_out[part] = lacks[part]
             else:
                 parts.add(part)
                 merged |= own
@@ -86,10 +87,10 @@ def _impossible(catalog: Catalog, entry: CatalogRow, testbed: Testbed, engine: s
         if reason := next((column["none"] for column in columns if column["none"]), None):
             return str(reason)
     for need, asking in catalog.needs(entry.name).items():
-        if need in testbed.lacks:
+        if need in testbed.lacks_for(entry.suite_id):
             return f"{asking} needs {need}: {testbed.lacks[need]}"
     if entry.suite.kind == "serving":
-        instances = entry.suite.prefill + entry.suite.decode
+        instances = testbed.num_prefill(entry.suite_id, entry.suite.prefill) + entry.suite.decode
         if testbed.placement != "colocated" and instances > testbed.max_instances:
             return f"needs {instances} instances and this testbed holds {testbed.max_instances}"
         if engine == "stack" and entry.suite_id not in testbed.budgets:
@@ -114,10 +115,11 @@ def _idle(catalog: Catalog, entry: CatalogRow, testbed: Testbed, effective: tupl
     same_load = all(
         catalog.concurrency(entry.name, w) == catalog.concurrency(base, w) and w in base_entry.workloads
         for w in entry.workloads
-    )
+    ) and catalog.accept_length(entry.name) == catalog.accept_length(base)
     settings, parts, _ = _effective(catalog, base_entry, testbed)
     if same_load and (settings, parts) == effective and entry.suite_id == base_entry.suite_id:
-        missing = ", ".join(part for part in entry.row.wants if part in testbed.lacks) or "its settings"
+        lacks = testbed.lacks_for(entry.suite_id)
+        missing = ", ".join(part for part in entry.row.wants if part in lacks) or "its settings"
         return f"changes nothing here: the testbed lacks {missing}"
     return ""
 

@@ -230,6 +230,9 @@ class SessionRules(Strict):
     """By workload; absent: 5 for each slot and at least 20."""
     requests_per_slot: dict[Id, int] = {}
     """By workload whose concurrency is worked out: requests of a pass for each of the client's slots."""
+    step_s: dict[Literal["decode", "verify"], float] = {}
+    """Shortest plain and verify steps expected here. Workloads with no other rule, whose answers are what takes time,
+    get as many requests as full batches of such steps need for the shortest allowed window."""
     ready_timeout_s: float = Field(gt=0)
     deadline_s: float = Field(gt=0)
     stall_s: float = Field(default=60.0, gt=0)
@@ -240,6 +243,15 @@ class SessionRules(Strict):
     """Allowed relative distance from the expected acceptance length; short answers end inside a verify."""
     needed_memory_gib: float = Field(default=0.0, ge=0)
     """Host memory that must be free before anything starts."""
+
+
+class DecodeAlone(Strict):
+    """Decode measured by itself where both instances do not fit: pages and states are made up, not transferred."""
+
+    suites: tuple[Id, ...]
+    """Ladders that are measured so; every result of theirs says so."""
+    has: tuple[Id, ...] = ()
+    """What the testbed lacks elsewhere, and a decode instance by itself has."""
 
 
 class Testbed(Strict):
@@ -260,6 +272,10 @@ class Testbed(Strict):
     max_instances: int = Field(default=64, ge=1)
     lacks: dict[Id, str] = {}
     """Abilities that rows may need and this testbed has not, each with its reason."""
+    decode_alone: DecodeAlone | None = None
+    prefill_instances: dict[Id, int] = {}
+    """By ladder, where this testbed holds fewer prefill instances than published. The client's concurrency shrinks
+    alike, and results name the topology."""
     settings: Settings = {}
     models: dict[Id, Id] = {}
     """Weights of single workloads in place of the testbed's."""
@@ -270,6 +286,19 @@ class Testbed(Strict):
     """By workload of scored questions."""
     session: SessionRules
     labels: dict[str, str] = {}
+
+    def num_prefill(self, suite_id: str, published: int) -> int:
+        """Prefill instances of a ladder here."""
+        return min(published, self.prefill_instances.get(suite_id, published))
+
+    def runs_decode_alone(self, suite: str) -> bool:
+        """Whether a ladder is measured on one decode instance with synthetic admission."""
+        return self.decode_alone is not None and suite in self.decode_alone.suites
+
+    def lacks_for(self, suite: str) -> dict[str, str]:
+        """What rows of a ladder cannot have here, with the reasons."""
+        has = self.decode_alone.has if self.decode_alone and self.runs_decode_alone(suite) else ()
+        return {need: reason for need, reason in self.lacks.items() if need not in has}
 
     @model_validator(mode="after")
     def _engine_is_offered(self) -> "Testbed":

@@ -69,6 +69,7 @@ class _Invention:
             states.randomize([slot], seed)
 
         self._instance.runner.submit(fill)
+        self._instance.runner.import_extras(slot, b"")
         return self._integer(self._instance.geometry.vocab_size)
 
     def _integer(self, below: int) -> int:

@@ -69,8 +69,11 @@ def build_runner(
 
 def decode_buckets(config: EngineConfig, max_running: int) -> tuple[int, ...]:
     """Batch sizes that decode runs with, padded up to. On the CPU every size is its own bucket, since nothing is
-    captured."""
+    captured. A running limit above the largest size adds none: memory often holds far more requests than are ever
+    driven, and a bucket of that many would be the slowest to capture; such batches run eagerly."""
     if config.model.device == "cpu" or not config.graphs.decode:
         return ()
     sizes = {size for size in config.graphs.decode_batch_sizes if size < max_running}
-    return tuple(sorted(sizes | {max_running}))
+    if max_running <= max(config.graphs.decode_batch_sizes, default=0):
+        sizes.add(max_running)
+    return tuple(sorted(sizes))

@@ -1,5 +1,6 @@
 """Rows are inherited and checked as a whole; every mistake is refused with the line that makes it."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -223,6 +224,9 @@ def test_every_row_has_a_verdict_on_every_testbed(catalog: Catalog, testbed: str
         assert resolution.status == "runnable" or resolution.reason
 
 
-def test_three_prefill_instances_do_not_fit_two_gpus(catalog: Catalog) -> None:
-    resolution = resolve(catalog, catalog.row("integrated/baseline"), "h200x2")
-    assert resolution.reason == "needs 4 instances and this testbed holds 2"
+def test_three_prefill_instances_do_not_fit_two_gpus_unless_the_testbed_says_how_many_do(catalog: Catalog) -> None:
+    entry = catalog.row("integrated/baseline")
+    assert resolve(catalog, entry, "h200x2").status == "runnable"
+    small = catalog.testbeds["h200x2"].model_copy(update={"prefill_instances": {}})
+    other = dataclasses.replace(catalog, testbeds={**catalog.testbeds, "h200x2": small})
+    assert resolve(other, entry, "h200x2").reason == "needs 4 instances and this testbed holds 2"

@@ -50,4 +50,5 @@ def test_buckets_on_a_device_with_graphs_end_at_the_running_limit():
 
     config = with_settings(EngineConfig(), {"model.device": "cuda", "graphs.decode_batch_sizes": [1, 8, 64, 128]})
     assert decode_buckets(config, 56) == (1, 8, 56)
+    assert decode_buckets(config, 1088) == (1, 8, 64, 128)
     assert decode_buckets(with_settings(config, {"graphs.decode": False}), 56) == ()
