@@ -61,7 +61,7 @@ class Target:
 
 
 PROBE_TOKENS = 128
-"""Longest prompt of the generation that shows a server to be ready."""
+"""Longest prompt, in tokens or characters, of the generation that shows a server to be ready."""
 
 
 def run_workload(
@@ -290,7 +290,8 @@ def _probe(workload: Workload) -> Prompt:
     """A prompt for the readiness generation: short, and no token of the traffic; warm-up has its lengths."""
     share = source_for(workload).conversations(workload.seed("ready"), 1)[0].turns[0]
     ids = None if share.token_ids is None else share.token_ids[:PROBE_TOKENS]
-    return dataclasses.replace(share, token_ids=ids, output_tokens=min(4, share.output_tokens))
+    text = None if share.text is None else share.text[:PROBE_TOKENS]
+    return dataclasses.replace(share, token_ids=ids, text=text, output_tokens=min(4, share.output_tokens))
 
 
 def _first_body(workload: Workload, url: str) -> dict[str, Any]:
