@@ -10,6 +10,7 @@ from workflows.errors import CatalogError, NotApplicableError
 from workflows.identity import canonical, measured_code
 from workflows.plan import Plan, difference, read_plan
 from workflows.planner import plan_session
+from workflows.targets import Selection
 from workloads.files import write_json
 from workloads.spec import parse
 
@@ -55,6 +56,39 @@ def test_lengths_are_scaled_and_the_shared_share_is_not() -> None:
     assert here["input_len"] == 65536 // 128
     assert here["shared_ratio"] == published["shared_ratio"] == 0.9375
     assert made.labels["lengths"] == "scaled"
+
+
+def test_questions_are_asked_once_a_pass_and_their_answers_are_the_models_own() -> None:
+    made = plan("accuracy/gsm8k_optimized", "gsm8k_5shot")
+    workload = parse(made.client.workload)
+    assert workload.scoring is not None and workload.passes == 2
+    assert not workload.load.handover and not workload.load.keep_full and workload.num_warmup == 0
+    assert (made.labels["acceptance"], made.labels["weights"]) == ("natural", "random")
+    assert "speculation.force_accept_length" not in made.settings["decode"], "a forced answer is not the model's"
+    assert "noise" in made.left_out["trained_model"]
+    (need,) = made.data
+    assert need.path == workload.source.path and need.sha256 == workload.source.sha256
+
+
+def test_the_second_variant_asks_the_examples_too() -> None:
+    asked = [parse(plan("accuracy/gsm8k_baseline", w).client.workload) for w in ("gsm8k_5shot", "gsm8k_5shot_all")]
+    assert [workload.source.skip_shots for workload in asked] == [True, False]
+    published = [plan("accuracy/gsm8k_baseline", w).conditions["published"] for w in ("gsm8k_5shot", "gsm8k_5shot_all")]
+    assert [conditions["questions"] for conditions in published] == [1314, 1319]
+
+
+def test_a_demo_is_short_and_says_so_and_a_named_row_is_not() -> None:
+    config = {"testbed": "cpu", "engine": "default", "sessions": 1, "seed": 0, "on_failure": "record"}
+    cell = {"suite": "decode", "row": "baseline", "workload": "sp99_9", "session": "0"}
+    demo, named = (Selection(config | {"rows": rows}).plan(cell).client.workload for rows in ([], ["decode/baseline"]))
+    assert (demo["passes"], demo["requests_per_pass"]) == (1, 12)
+    assert (named["passes"], named["requests_per_pass"]) == (2, 16)
+
+
+def test_the_rust_router_starts_when_its_instances_are_ready() -> None:
+    three = {process.name: process.after for process in plan("integrated/baseline", "sp0").processes}
+    assert three.pop("router") == ("p0", "p1", "p2", "d0")
+    assert set(three.values()) == {()}
 
 
 def test_settings_counted_in_prompt_tokens_are_scaled_alike() -> None:
