@@ -85,7 +85,7 @@ class _Planner:
             measure_version=MEASURE_VERSION,
             settings=self._settings,
             parts=self._resolution.parts,
-            left_out=self._resolution.left_out,
+            left_out=self._left_out(),
             labels=self._labels(),
             conditions={"published": _conditions(self._published), "scaled": _conditions(self._shape)},
             model=self._model_facts(),
@@ -242,6 +242,13 @@ class _Planner:
             "flush": "before_session",
             "min_window_s": 0.0,
             **ASKED_ONCE,
+        }
+
+    def _left_out(self) -> dict[str, str]:
+        """What the row lacks here; trained weights only where the model that is asked has none."""
+        is_trained = self._model.weights_label == "checkpoint"
+        return {
+            part: why for part, why in self._resolution.left_out.items() if not (is_trained and part == "trained_model")
         }
 
     def _data(self) -> tuple[DataNeed, ...]:

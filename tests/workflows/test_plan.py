@@ -77,6 +77,13 @@ def test_the_second_variant_asks_the_examples_too() -> None:
     assert [conditions["questions"] for conditions in published] == [1314, 1319]
 
 
+def test_questions_may_be_put_to_other_weights_than_the_testbeds() -> None:
+    made = plan("accuracy/gsm8k_optimized", "mini_gsm")
+    assert made.model["name"] == "tiny_trained" and made.labels["weights"] == "checkpoint"
+    assert "trained_model" not in made.left_out and made.data == ()
+    assert {p.files[f"{p.name}.json"]["model"]["path"] for p in made.processes if p.files} == {made.model["path"]}
+
+
 def test_a_demo_is_short_and_says_so_and_a_named_row_is_not() -> None:
     config = {"testbed": "cpu", "engine": "default", "sessions": 1, "seed": 0, "on_failure": "record"}
     cell = {"suite": "decode", "row": "baseline", "workload": "sp99_9", "session": "0"}
