@@ -1,11 +1,16 @@
-"""The argument structures of `kda_step.cu`, field by field, and their checks. Knows nothing of launches."""
+"""The argument structures of `kda_step.cu`, field by field, their checks, and the launch that step and verify share."""
 
 import ctypes
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from stack.core.memory import ReplayRing
+    from stack.kernels.cuda_source import CudaKernel
+
+THREADS = 256
 MAX_WIDTH = 8
 """Rows of a verify that fit the kernel's shared memory."""
 
@@ -68,6 +73,35 @@ def state_kind(state: "Tensor", conv: "Tensor") -> str:
     return kinds[state.dtype]
 
 
+def step(kernels: "Mapping[str, CudaKernel]", *rows: "Tensor", width: int, lower_bound: float) -> "Tensor":
+    """Launch the kernel of the states' kind on `rows`, the tensors that step_arguments takes; the output [T, H, D]."""
+    kind, arguments, out_THD = step_arguments(*rows, width=width, lower_bound=lower_bound)
+    return _launched(kernels[kind], arguments, rows, out_THD)
+
+
+def verify(
+    kernels: "Mapping[str, CudaKernel]",
+    *rows: Any,
+    width: int,
+    lower_bound: float,
+    snapshots_NWHKV: "Tensor | None" = None,
+) -> "Tensor":
+    """The same for a verify: behind the tensors of a step come the entries of the ring and the ring."""
+    *tensors, ring_R, ring = rows
+    kind, arguments, out_THD = step_arguments(*tensors, width=width, lower_bound=lower_bound)
+    add_ring(arguments, ring_R, ring)
+    if snapshots_NWHKV is not None:
+        arguments.snapshots = snapshots_NWHKV.data_ptr()
+        arguments.snap_entry, arguments.snap_row, arguments.snap_head = snapshots_NWHKV.stride()[:3]
+    return _launched(kernels[kind], arguments, tensors, out_THD)
+
+
+def _launched(kernel: "CudaKernel", arguments: StepArguments, rows: "Sequence[Tensor]", out_THD: "Tensor") -> "Tensor":
+    state_SHKV, slot_R = rows[6], rows[8]
+    kernel.launch((state_SHKV.shape[1], slot_R.shape[0], 1), THREADS, [arguments])
+    return out_THD
+
+
 def step_arguments(
     x_TX: "Tensor",
     f_THD: "Tensor",
@@ -81,9 +115,6 @@ def step_arguments(
     *,
     width: int,
     lower_bound: float,
-    ring_R: "Tensor | None" = None,
-    ring: Any = None,
-    snapshots_NWHKV: "Tensor | None" = None,
 ) -> "tuple[str, StepArguments, Tensor]":
     """Kernel suffix, arguments and the empty output [T, H, D]. The caller keeps the tensors alive through the
     launch."""
@@ -98,28 +129,23 @@ def step_arguments(
     if width > MAX_WIDTH:
         raise ValueError(f"the KDA kernels take at most {MAX_WIDTH} rows a request, not {width}")
     out = torch.empty((x_TX.shape[0], heads, head_dim), dtype=x_TX.dtype, device=x_TX.device)
-    fields: dict[str, Any] = dict(  # noqa: C408  # names of a C structure's fields
-
+    arguments = StepArguments(
         x=x_TX.data_ptr(), f=f_THD.data_ptr(), b=b_TH.data_ptr(), weight=weight_X4.data_ptr(), a_log=A_log_H.data_ptr(),
         dt_bias=dt_bias_HD.data_ptr(), state=state_SHKV.data_ptr(), conv=conv_SHCDW.data_ptr(), slot=slot_R.data_ptr(),
         out=out.data_ptr(), x_row=x_TX.stride(0), f_row=f_THD.stride(0), f_head=f_THD.stride(1), b_row=b_TH.stride(0),
         state_slot=state_SHKV.stride(0), state_head=state_SHKV.stride(1), conv_slot=conv_SHCDW.stride(0),
         conv_head=conv_SHCDW.stride(1), width=width, num_heads=heads, lower_bound=lower_bound, scale=head_dim**-0.5,
     )  # fmt: skip
-    if ring is not None and ring_R is not None:
-        fields |= dict(  # noqa: C408
-            entry=ring_R.data_ptr(), ring_k=ring.k_NWHD.data_ptr(), ring_v=ring.v_NWHD.data_ptr(),
-            ring_g=ring.g_NWHD.data_ptr(),
-            ring_beta=ring.beta_NWH.data_ptr(), ring_x=ring.x_NWX.data_ptr(), ring_k_entry=ring.k_NWHD.stride(0),
-            ring_k_row=ring.k_NWHD.stride(1), ring_g_entry=ring.g_NWHD.stride(0), ring_g_row=ring.g_NWHD.stride(1),
-            ring_beta_entry=ring.beta_NWH.stride(0), ring_beta_row=ring.beta_NWH.stride(1),
-            ring_x_entry=ring.x_NWX.stride(0),
-            ring_x_row=ring.x_NWX.stride(1),
-        )  # fmt: skip
-    if snapshots_NWHKV is not None:
-        fields |= dict(  # noqa: C408
-            snapshots=snapshots_NWHKV.data_ptr(), snap_entry=snapshots_NWHKV.stride(0),
-            snap_row=snapshots_NWHKV.stride(1),
-            snap_head=snapshots_NWHKV.stride(2),
-        )  # fmt: skip
-    return kind, StepArguments(**fields), out
+    return kind, arguments, out
+
+
+def add_ring(arguments: StepArguments, ring_R: "Tensor", ring: "ReplayRing") -> None:
+    """Where a verify leaves what its commit needs."""
+    arguments.entry, arguments.ring_k, arguments.ring_v = (x.data_ptr() for x in (ring_R, ring.k_NWHD, ring.v_NWHD))
+    arguments.ring_g, arguments.ring_beta, arguments.ring_x = (
+        x.data_ptr() for x in (ring.g_NWHD, ring.beta_NWH, ring.x_NWX)
+    )
+    arguments.ring_k_entry, arguments.ring_k_row = ring.k_NWHD.stride()[:2]
+    arguments.ring_g_entry, arguments.ring_g_row = ring.g_NWHD.stride()[:2]
+    arguments.ring_beta_entry, arguments.ring_beta_row = ring.beta_NWH.stride()[:2]
+    arguments.ring_x_entry, arguments.ring_x_row = ring.x_NWX.stride()[:2]

@@ -5,11 +5,11 @@ FP32 or BF16 states.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only
-from stack.kernels.kda_decode.arguments import step_arguments
+from stack.kernels.kda_decode.arguments import step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,19 +34,5 @@ def kda_decode(
     lower_bound: float,
 ) -> "Tensor":
     """See the op's contract."""
-    kind, arguments, out = step_arguments(
-        x_RX,
-        f_RHD,
-        b_RH,
-        weight_X4,
-        A_log_H,
-        dt_bias_HD,
-        state_SHKV,
-        conv_SHCDW,
-        slot_R,
-        width=1,
-        lower_bound=lower_bound,
-    )
-    _KERNELS[kind].launch((state_SHKV.shape[1], slot_R.shape[0], 1), 256, [arguments])
-    result: Any = out
-    return result
+    rows = (x_RX, f_RHD, b_RH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R)
+    return step(_KERNELS, *rows, width=1, lower_bound=lower_bound)

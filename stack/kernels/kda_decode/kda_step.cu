@@ -6,6 +6,8 @@
 #include <cuda_bf16.h>
 #include <cstdint>
 
+#include "../hopper.cuh"
+
 namespace {
 
 constexpr int kD = 128, kKeys = 16, kPitch = 20, kMaxRows = 8, kThreads = 256;  // the pitch keeps the eight key groups in different banks
@@ -140,7 +142,7 @@ template <typename State> __device__ __forceinline__ void store_state(const floa
 template <typename State> __device__ __forceinline__ void prefetch_state(const State* at) {
   const char* bytes = reinterpret_cast<const char*>(at);
   for (int line = threadIdx.x; line < kD * kD * static_cast<int>(sizeof(State)) / 128; line += kThreads)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(bytes + line * 128));
+    prefetch_l2(bytes + line * 128);
 }
 
 }  // namespace
@@ -275,11 +277,6 @@ __device__ __forceinline__ void rows(const StepArguments& a) {
   if constexpr (kAdvance) store_state(s, state, at_state);
 }
 
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&x)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(b0), "r"(b1));
-}
-
 // Two values as BF16, and what that drops, as BF16 again.
 __device__ __forceinline__ void halves(float x, float y, uint32_t& high, uint32_t& low) {
   const __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
@@ -371,18 +368,18 @@ __device__ __forceinline__ void chunk_rows(const StepArguments& a) {
     for (int column = 0; column < 4; ++column) {
       const uint32_t select = column % 2 ? 0x7632 : 0x5410;
       const uint32_t b0 = __byte_perm(rows4[0][0][column / 2], rows4[1][0][column / 2], select), b1 = __byte_perm(rows4[2][0][column / 2], rows4[3][0][column / 2], select);
-      mma(sums[column], low, b0, b1);
+      mma_bf16(sums[column], low, b0, b1);
       if constexpr (FourOf<State>::kTerms == 2) {
         const uint32_t c0 = __byte_perm(rows4[0][1][column / 2], rows4[1][1][column / 2], select), c1 = __byte_perm(rows4[2][1][column / 2], rows4[3][1][column / 2], select);
-        mma(sums[column], high, c0, c1);
+        mma_bf16(sums[column], high, c0, c1);
       }
-      mma(sums[column], high, b0, b1);
+      mma_bf16(sums[column], high, b0, b1);
     }
     if (warp % 4 == 0) {  // the pairs, by halves of the keys: column n is row s = g
       const float2 x = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2]), y = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2 + 8]);
       uint32_t b0, b1, c0, c1;
       halves(x.x, x.y, b0, c0), halves(y.x, y.y, b1, c1);
-      mma(pair, low, b0, b1), mma(pair, high, c0, c1), mma(pair, high, b0, b1);
+      mma_bf16(pair, low, b0, b1), mma_bf16(pair, high, c0, c1), mma_bf16(pair, high, b0, b1);
     }
   }
 #pragma unroll
@@ -527,18 +524,18 @@ __device__ __forceinline__ void chunk_fold(const FoldArguments& a) {
     for (int column = 0; column < 4; ++column) {
       const uint32_t select = column % 2 ? 0x7632 : 0x5410;
       const uint32_t b0 = __byte_perm(rows4[0][0][column / 2], rows4[1][0][column / 2], select), b1 = __byte_perm(rows4[2][0][column / 2], rows4[3][0][column / 2], select);
-      mma(sums[column], low, b0, b1);
+      mma_bf16(sums[column], low, b0, b1);
       if constexpr (FourOf<State>::kTerms == 2) {
         const uint32_t c0 = __byte_perm(rows4[0][1][column / 2], rows4[1][1][column / 2], select), c1 = __byte_perm(rows4[2][1][column / 2], rows4[3][1][column / 2], select);
-        mma(sums[column], high, c0, c1);
+        mma_bf16(sums[column], high, c0, c1);
       }
-      mma(sums[column], high, b0, b1);
+      mma_bf16(sums[column], high, b0, b1);
     }
     if (warp % 4 == 0) {
       const float2 x = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2]), y = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2 + 8]);
       uint32_t b0, b1, c0, c1;
       halves(x.x, x.y, b0, c0), halves(y.x, y.y, b1, c1);
-      mma(pair, low, b0, b1), mma(pair, high, c0, c1), mma(pair, high, b0, b1);
+      mma_bf16(pair, low, b0, b1), mma_bf16(pair, high, c0, c1), mma_bf16(pair, high, b0, b1);
     }
   }
 #pragma unroll

@@ -5,11 +5,11 @@ stepping bit for bit.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only
-from stack.kernels.kda_decode.arguments import step_arguments
+from stack.kernels.kda_decode.arguments import verify
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,22 +40,5 @@ def kda_verify(
     snapshots_NWHKV: "Tensor | None" = None,
 ) -> "Tensor":
     """See the op's contract."""
-    kind, arguments, out = step_arguments(
-        x_TX,
-        f_THD,
-        b_TH,
-        weight_X4,
-        A_log_H,
-        dt_bias_HD,
-        state_SHKV,
-        conv_SHCDW,
-        slot_R,
-        width=width,
-        lower_bound=lower_bound,
-        ring_R=ring_R,
-        ring=ring,
-        snapshots_NWHKV=snapshots_NWHKV,
-    )
-    _KERNELS[kind].launch((state_SHKV.shape[1], slot_R.shape[0], 1), 256, [arguments])
-    result: Any = out
-    return result
+    rows = (x_TX, f_THD, b_TH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R, ring_R, ring)
+    return verify(_KERNELS, *rows, width=width, lower_bound=lower_bound, snapshots_NWHKV=snapshots_NWHKV)

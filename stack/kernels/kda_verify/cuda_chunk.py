@@ -10,11 +10,11 @@ the ring does not. With snapshots the states after each row are wanted, and the 
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only
-from stack.kernels.kda_decode.arguments import step_arguments
+from stack.kernels.kda_decode.arguments import verify
 from stack.kernels.kda_verify import cuda_chain
 
 if TYPE_CHECKING:
@@ -47,12 +47,7 @@ def kda_verify(
     snapshots_NWHKV: "Tensor | None" = None,
 ) -> "Tensor":
     """See the op's contract."""
-    rows = (x_TX, f_THD, b_TH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R)
+    rows = (x_TX, f_THD, b_TH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R, ring_R, ring)
     if snapshots_NWHKV is not None:
-        return cuda_chain.kda_verify(
-            *rows, ring_R, ring, width=width, lower_bound=lower_bound, snapshots_NWHKV=snapshots_NWHKV
-        )
-    kind, arguments, out = step_arguments(*rows, width=width, lower_bound=lower_bound, ring_R=ring_R, ring=ring)
-    _KERNELS[kind].launch((state_SHKV.shape[1], slot_R.shape[0], 1), 256, [arguments])
-    result: Any = out
-    return result
+        return cuda_chain.kda_verify(*rows, width=width, lower_bound=lower_bound, snapshots_NWHKV=snapshots_NWHKV)
+    return verify(_KERNELS, *rows, width=width, lower_bound=lower_bound)

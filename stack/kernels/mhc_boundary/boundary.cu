@@ -8,6 +8,8 @@
 #include <cuda_bf16.h>
 #include <cstdint>
 
+#include "../hopper.cuh"
+
 namespace {
 
 constexpr int kStreams = 4, kThreads = 256, kWarps = 8, kRows = 24, kPadded = 25;
@@ -28,11 +30,6 @@ __device__ __forceinline__ uint4 pack(const float (&x)[8]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(x[i * 2], x[i * 2 + 1]);
   return raw;
-}
-
-__device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
@@ -127,8 +124,8 @@ __device__ __forceinline__ void mix(const BoundaryArguments& a, Mix& s, int firs
         const uint4 b = in_width ? *reinterpret_cast<const uint4*>(fn + (static_cast<int64_t>(block) * 8 * kStreams + n) * a.channels) : make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          mma(sums[m][block], packed[2 * m][n].x, packed[2 * m + 1][n].x, packed[2 * m][n].y, packed[2 * m + 1][n].y, b.x, b.y);
-          mma(sums[m][block], packed[2 * m][n].z, packed[2 * m + 1][n].z, packed[2 * m][n].w, packed[2 * m + 1][n].w, b.z, b.w);
+          mma_bf16(sums[m][block], {packed[2 * m][n].x, packed[2 * m + 1][n].x, packed[2 * m][n].y, packed[2 * m + 1][n].y}, b.x, b.y);
+          mma_bf16(sums[m][block], {packed[2 * m][n].z, packed[2 * m + 1][n].z, packed[2 * m][n].w, packed[2 * m + 1][n].w}, b.z, b.w);
         }
       }
   }
@@ -317,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) mhc_boundary(const __g
   }
   if (threadIdx.x == 0) {
     int done;
-    do asm volatile("ld.acquire.gpu.b32 %0, [%1];" : "=r"(done) : "l"(a.finished + slab) : "memory");
+    do done = load_acquire(a.finished + slab);
     while (done < needed);
   }
   __syncthreads();

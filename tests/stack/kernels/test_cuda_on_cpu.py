@@ -146,3 +146,31 @@ def test_uniform_numbers() -> None:
     position = torch.tensor([0, 7, 65536, 2**33])
     got, want = (OPS["sample"].module(impl).uniforms(seed, position, 3) for impl in ("cuda_search", "reference"))
     assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("impl", ["cuda_fused", "cuda_unfused"])
+def test_boundary_in_slabs(impl: str) -> None:
+    torch.manual_seed(5)
+    call: Any = inputs.mhc_boundary("cpu", 40, 512, bf16_fn=False)
+    assert_agrees("mhc_boundary", impl, call, 4e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recurrent_step(dtype: torch.dtype) -> None:
+    torch.manual_seed(6)
+    assert_agrees("kda_decode", "cuda_step", inputs.kda_decode("cpu", 3, 2, dtype), 4e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("impl", ["cuda_chain", "cuda_chunk"])
+@pytest.mark.parametrize("width", [2, 8])
+def test_verify(impl: str, dtype: torch.dtype, width: int) -> None:
+    torch.manual_seed(7)
+    assert_agrees("kda_verify", impl, inputs.kda_verify("cpu", 3, width, 2, dtype, False), 6e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("impl", ["cuda_fold", "cuda_chunk"])
+def test_commit(impl: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(8)
+    assert_agrees("kda_commit", impl, inputs.kda_commit("cpu", 4, 8, 2, 2, dtype), 2e-3)

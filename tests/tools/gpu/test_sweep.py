@@ -1,10 +1,10 @@
 """One call over all kernels: launch choices are set and put back, and the table says what is met."""
 
+import importlib
 from typing import Any
 
 import pytest
 
-from stack.kernels.kda_chunk import segment_scan
 from tools.gpu.micro.shapes import shapes
 from tools.gpu.micro.table import document, targets
 from tools.gpu.micro.variants import chosen, implementation
@@ -13,10 +13,11 @@ pytest.importorskip("triton")
 
 
 def test_choices_hold_while_a_variant_is_open() -> None:
+    segment_scan = importlib.import_module("stack.kernels.kda_chunk.segment_scan")
     before = segment_scan.SCAN_COLUMNS
     with chosen("kda_chunk", "cuda_prepared@segment_scan.SCAN_COLUMNS=32,kv_tile=128") as keywords:
         assert segment_scan.SCAN_COLUMNS == 32 and keywords == {"kv_tile": 128}
-    assert segment_scan.SCAN_COLUMNS == before
+    assert before == segment_scan.SCAN_COLUMNS
 
 
 def test_every_variant_names_constants_that_exist() -> None:
