@@ -25,6 +25,7 @@ from workloads.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 POLL_S = 0.1
+STARTING = "while it was starting"
 RECORD_S = 1.0
 LAST_LINES = 5
 HURRIED_GRACE_S = 3.0
@@ -133,7 +134,7 @@ class Crew:
     def _wait_ready(self, until: float) -> None:
         while waiting := [member for member in self._members if not member.is_ready]:
             for member in waiting:
-                self._watch("while it was starting")
+                self._watch(STARTING)
                 self._look_at(member)
             self._start_due()
             if time.monotonic() > until:
@@ -206,7 +207,8 @@ class Crew:
             self._attempt.say(f"  {name} | {line}")
         if is_disk_full(self._attempt.folder, words):
             raise disk_full(f"{name} {how} {when}")
-        taken = not member.is_ready and ("address already in use" in last.lower() or "in use" in last.lower())
+        # whoever took the port may have answered in this member's place, so that it seemed ready
+        taken = when == STARTING and "in use" in last.lower()
         raise SessionError("port_taken" if taken else "server_died", f"{name} {how} {when}: {last}")
 
     def _last_line(self, name: str) -> str:
