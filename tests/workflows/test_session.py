@@ -248,6 +248,13 @@ def test_a_taken_port_block_is_passed_over(tmp_path: Path) -> None:
     assert json.loads((run.out / "provenance.json").read_text())["ports"]["p0"] >= 42032
 
 
+def test_a_port_that_another_program_took_and_answers_on_is_a_taken_port(tmp_path: Path) -> None:
+    taken = {"die_after_s": 0.8, "say": "port 42000 is in use"}
+    run = Run(tmp_path, scripted_plan(taken, {"ready_after_s": 5.0}))
+    assert run.wait() == 1
+    assert run.status["kind"] == "port_taken" and run.stderr.count("taking other ports") == 2
+
+
 def test_two_sessions_on_one_machine_run_one_after_the_other(tmp_path: Path) -> None:
     first = Run(tmp_path, scripted_plan({}, client={"seconds": 6}), name="s0")
     first.wait_for_line("measuring")
