@@ -13,7 +13,7 @@ import aiohttp
 from workloads.records import Phase, RequestRecord
 from workloads.sse import SseSplitter
 from workloads.traffic import Prompt
-from workloads.turnstile import SlicedBody, Turnstile
+from workloads.turnstile import Turnstile
 from workloads.wire import Answer, EventError, Wire
 
 now_s = time.monotonic
@@ -108,13 +108,13 @@ class Sender:
         """Send and read to the end. Never raises for what the server does; a failure is a record."""
         task = asyncio.current_task()
         assert task is not None
-        on_the_wire = await self.turnstile.turn()
+        await self.turnstile.turn()
         start = now_s()
         flight = Flight(task=task, last_event_s=start)
         exchange = Exchange(self._record(ticket, start, intended_s), [], [], Answer())
         self.traffic.enter(flight, ticket.phase)
         try:
-            await self._converse(SlicedBody(ticket.body, on_the_wire), flight, exchange)
+            await self._converse(ticket, flight, exchange)
         except (EventError, _FailedError) as error:
             self._fail(exchange, error.kind, str(error))
         except aiohttp.ClientPayloadError as error:
@@ -128,13 +128,12 @@ class Sender:
             task.uncancel()
             self._fail(exchange, *flight.given_up)
         finally:
-            on_the_wire()
             self.traffic.leave(flight, ok=exchange.record.ok)
         return exchange
 
-    async def _converse(self, body: SlicedBody, flight: Flight, exchange: Exchange) -> None:
+    async def _converse(self, ticket: Ticket, flight: Flight, exchange: Exchange) -> None:
         record, answer = exchange.record, exchange.answer
-        async with self.http.post(self.url, data=body, headers=_HEADERS) as response:
+        async with self.http.post(self.url, data=ticket.body, headers=_HEADERS) as response:
             flight.last_event_s = record.headers_s = now_s()
             record.http_status = response.status
             if response.status != 200:
