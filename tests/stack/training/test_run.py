@@ -17,6 +17,7 @@ from stack.training.faults import FAULTS
 from stack.training.fp8_form import write_fp8
 from stack.training.sizes import DRAFT_CONFIG, TEXT_CONFIG
 from stack.training.tokenizer import VOCAB_SIZE, trained_tokenizer, write_tokenizer
+from tests.support.checkpoints import variant
 from tests.support.target_session import TargetSession, engine_config
 from workloads.corpus import stories
 from workloads.corpus.files import write_lines, write_training_text
@@ -93,11 +94,12 @@ def test_the_release_layout_fits_in_four_mebibytes_and_reads_back(written, tenso
         torch.testing.assert_close(back[name], tensor, atol=0, rtol=2**-8)
 
 
-def test_the_fp8_form_stays_within_fp8_noise(written, tensors, tmp_path):
-    write_fp8(written, tmp_path)
+def test_the_fp8_form_stays_within_fp8_noise_where_nothing_is_chosen(written, tmp_path):
+    plain = variant(written, tmp_path / "plain", num_experts_per_tok=8, index_topk=4096)
+    write_fp8(plain, tmp_path / "fp8")
     tokens = torch.randint(2, 500, (100,), generator=torch.Generator().manual_seed(3)).tolist()
     logits = []
-    for folder in (written, tmp_path):
+    for folder in (plain, tmp_path / "fp8"):
         session = TargetSession(engine_config(folder))
         logits.append(session.logits(session.prefill({0: tokens})))
     noise = (logits[1] - logits[0]).square().mean().sqrt() / logits[0].square().mean().sqrt()
