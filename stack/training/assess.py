@@ -162,6 +162,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     try:
+        for file in (options.checkpoint / "tokenizer.json", options.questions):
+            if not file.is_file():
+                raise ConfigError(f"there is no {file}; python -m stack.training.assess --help says what is needed")
         tokenizer = Tokenizer.from_file(str(options.checkpoint / "tokenizer.json"))
         questions = Questions.read(options.questions, tokenizer, shots=options.shots, count=options.items)
         assessment = Assessment(options.checkpoint, questions, options.retrieval)
