@@ -49,6 +49,9 @@ class ModelConfig:
 class CacheConfig:
     """Memory for attention pages and recurrent states, and who may reuse it."""
 
+    all_layers: bool = False
+    """With `model.num_layers`: pages and slots still hold every layer of the checkpoint, so that they travel at their
+    full size while a truncated model computes. For measuring transfers alone; what comes out is noise."""
     page_size: int = 64
     """Tokens per KV page. A power of two: page arithmetic is shifts. 256 on GPUs, where paged logits need it."""
     kv_dtype: Dtype = "bfloat16"
@@ -218,8 +221,8 @@ class GraphConfig:
     decode: bool = True
     """Capture decode, verify, draft and commit for each batch size."""
     decode_batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 88, 96, 104, 112, 116, 120, 128, 132)
-    """Batch sizes to capture. Sizes above the running limit are left out, and the limit takes their place; batches above
-    the largest size run eagerly."""
+    """Batch sizes to capture. Sizes above the running limit are left out, and the limit takes their place; batches
+    above the largest size run eagerly."""
     prefill_token_buckets: tuple[int, ...] = ()
     """Token counts of prefill passes to capture; empty runs prefill eagerly."""
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from workloads.files import read_json
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     "torch",
@@ -36,7 +38,11 @@ def facts() -> dict[str, Any]:
 
 
 def code() -> dict[str, Any]:
-    """The commit, and a digest of what differs from it."""
+    """The commit, and a digest of what differs from it; on a machine that has the files alone, what came with them."""
+    carried = ROOT / "build" / "commit.json"
+    if carried.exists() and not (ROOT / ".git").exists():
+        told: dict[str, Any] = read_json(carried)
+        return told
     commit = _output(["git", "rev-parse", "HEAD"])
     difference = _output(["git", "diff", "HEAD", "--", "stack", "workloads", "workflows"]) if commit else None
     return {

@@ -275,8 +275,10 @@ def layout_from_config(config: EngineConfig) -> CacheLayout:
 
 
 def geometries(config: EngineConfig) -> tuple[ModelGeometry, EngineConfig, DraftGeometry | None]:
-    """What `cache_layout` takes: the model's geometry, cut to `model.num_layers`, and the draft's where one drafts."""
-    geometry = ModelGeometry.from_file(Path(config.model.path)).truncated(config.model.num_layers)
+    """What `cache_layout` takes: the model's geometry, cut to `model.num_layers` unless `cache.all_layers`, and the
+    draft's where one drafts."""
+    num_layers = None if config.cache.all_layers else config.model.num_layers
+    geometry = ModelGeometry.from_file(Path(config.model.path)).truncated(num_layers)
     if config.speculation.method != "dflash2":
         return geometry, config, None
     return geometry, config, DraftGeometry.from_file(Path(config.speculation.draft_path))

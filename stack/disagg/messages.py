@@ -25,6 +25,8 @@ class TransferStats(msgspec.Struct, frozen=True, kw_only=True):
     """Sum over writes from the start of the post to the end."""
     tail_s: float = 0.0
     """From the last chunk's hand-over to the end of the last write: what the request waits for."""
+    last_at_s: float = 0.0
+    """When the last chunk was handed over. On one host both instances have the same clock."""
     wait_s: float = 0.0
     """From the request's arrival on prefill to decode's reservation; negative when decode was first."""
     delay_s: float = 0.0

@@ -233,7 +233,9 @@ class PrefillRoom:
                 effects.cancel(self.room)
             case Action.CLOSE_STATS:
                 delay_s = self.context.config.delay_s
-                self.stats = msgspec.structs.replace(self.stats, tail_s=now - self.last_s, delay_s=delay_s)
+                self.stats = msgspec.structs.replace(
+                    self.stats, tail_s=now - self.last_s, last_at_s=self.last_s, delay_s=delay_s
+                )
             case Action.SAY_DONE | Action.SAY_FAILED | Action.SAY_SETTLED if self.peer:
                 effects.send(self.peer, self._saying(action))
 

@@ -257,8 +257,8 @@ class DecodeSide:
             return
         self._transfer_s, self._transfer_bytes = event.stats.tail_s, event.stats.num_bytes
         self._runner.import_extras(request.slot, event.extras)
-        request.transfer = timing_of(event.stats)
         self._scheduler.arrived(request, event.first_token, event.cached_tokens)
+        request.transfer = timing_of(event.stats) | {"transfer_arrived_at_s": request.arrived_s}
 
 
 def timing_of(stats: TransferStats) -> dict[str, float]:
@@ -268,4 +268,5 @@ def timing_of(stats: TransferStats) -> dict[str, float]:
         "transfer_descriptors": float(stats.num_descriptors),
         "transfer_write_s": stats.write_s,
         "transfer_tail_s": stats.tail_s,
+        "transfer_last_at_s": stats.last_at_s,
     }

@@ -183,7 +183,7 @@ class Crew:
 
     def _start_sampler(self) -> None:
         """Where GPUs are used, what they do is recorded; without its file the session breaks a validity rule."""
-        if any(user.gpus for user in (*self._plan.processes, self._plan.client)):
+        if self._plan.client.gpus or any(process.gpus for process in self._plan.processes):
             command = ("{python}", "-m", "workloads.gpu_samples", "--out", "{dir}/gpu.jsonl", "--own", str(os.getpid()))
             self._start("gpu_samples", command, {})
 

@@ -60,7 +60,7 @@ def _check_packages(plan: Plan) -> None:
     commands = [*(process.command for process in plan.processes), plan.client.command]
     modules = {command[command.index("-m") + 1].split(".")[0] for command in commands if "-m" in command}
     if "stack" in modules:
-        modules |= {"torch", "nixl"} if any(p.role in ("prefill", "decode") for p in plan.processes) else {"torch"}
+        modules |= {"torch", "nixl"} if any(p.role == "prefill" for p in plan.processes) else {"torch"}
     for module in sorted(modules):
         if importlib.util.find_spec(module) is None:
             raise SessionError(
@@ -69,7 +69,7 @@ def _check_packages(plan: Plan) -> None:
 
 
 def _check_gpus(plan: Plan) -> None:
-    wanted = {index for user in (*plan.processes, plan.client) for index in user.gpus}
+    wanted = {index for process in plan.processes for index in process.gpus} | set(plan.client.gpus)
     if not wanted:
         return
     there = len(gpus())

@@ -1,0 +1,90 @@
+"""A call to a GPU machine, run here with small real processes: each step gets its turn, what comes back is taken in."""
+
+import json
+import tarfile
+
+import pytest
+
+from tests.workflows.test_session import scripted_plan
+from tools.gpu.calls import pack, run
+from tools.gpu.calls.table import read_calls
+from workflows.catalog import load_catalog
+from workflows.housekeeping import take_in
+from workflows.resolution import resolve
+
+TABLE = """
+small testbed cpu
+small fails 100 python no.such.module
+small measured 200 session test/row load
+small dies 200 session test/row load
+small hangs 2 python time_that_hangs
+small works 100 python platform
+"""
+
+
+def test_every_step_of_the_table_is_something_that_its_testbed_runs():
+    catalog = load_catalog()
+    calls = read_calls()
+    for call in calls.values():
+        assert 0 < sum(step.limit_s for step in call.steps) <= 600, call.name
+        for step in call.steps:
+            if step.kind == "session":
+                row, workload = step.arguments
+                assert resolve(catalog, catalog.row(row), call.testbed).status == "runnable", step
+                assert workload in catalog.row(row).workloads
+    measured = {step.arguments[0] for call in calls.values() for step in call.steps if step.kind == "session"}
+    for testbed, suites in (("h200x1", ("decode", "drafters")), ("h200x2", ("integrated",))):
+        for name, row in catalog.rows.items():
+            is_published = row.suite_id in suites and row.row.published and not row.generated
+            assert not is_published or resolve(catalog, row, testbed).status != "runnable" or name in measured
+
+
+@pytest.mark.parametrize(
+    "line", ["a step 5 python x", "a testbed cpu\na b five python x", "a testbed cpu\na b 5 shell x"]
+)
+def test_a_wrong_line_is_named(tmp_path, line):
+    (tmp_path / "calls.txt").write_text(line)
+    with pytest.raises(ValueError, match=f"line {line.count(chr(10)) + 1}"):
+        read_calls(tmp_path / "calls.txt")
+
+
+def test_a_step_that_fails_hangs_or_dies_stops_no_other_and_sessions_are_taken_in(tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "time_that_hangs.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # locks of its own: another session may be measuring on this machine
+    (tmp_path / "calls.txt").write_text(TABLE)
+    carry, out = tmp_path / "carry", tmp_path / "out"
+    pack.write_plan(carry, "small", "measured", scripted_plan({}))
+    pack.write_plan(carry, "small", "dies", scripted_plan({"exit_code": 3, "die_after_s": 0.2}))
+    monkeypatch.setattr(run, "GRACE_S", 3.0)
+    code = run.main(
+        ["small", "--carry", str(carry), "--out", str(out), "--table", str(tmp_path / "calls.txt"), "--total-s", "600"]
+    )
+    assert code == 1
+    steps = {step["step"]: step for step in json.loads((out / "summary.json").read_text())["steps"]}
+    assert [steps[name]["status"] for name in ("fails", "dies", "hangs", "works")] == [
+        "exit 1",
+        "exit 1",
+        "too slow",
+        "ok",
+    ]
+    assert "no.such.module" in steps["fails"]["last"] or "No module named" in steps["fails"]["last"]
+    assert len(list(out.iterdir())) <= 8 and not (out / "work").exists()
+
+    came = tmp_path / "came"
+    (tmp_path / "whole").write_bytes(b"".join(p.read_bytes() for p in sorted(out.glob("results.tar.xz.*"))))
+    with tarfile.open(tmp_path / "whole") as archive:
+        archive.extractall(came, filter="data")
+    taken = {
+        folder.name: json.loads((folder / "status.json").read_text()) for folder in take_in(came, tmp_path / "results")
+    }
+    assert sorted(status["status"] for status in taken.values()) == ["failed", "ok"]
+
+
+def test_steps_for_which_no_time_is_left_are_not_begun(tmp_path):
+    (tmp_path / "calls.txt").write_text("late testbed cpu\nlate works 20 python platform\n")
+    arguments = ["late", "--carry", str(tmp_path / "carry"), "--out", str(tmp_path / "out"), "--total-s", "10"]
+    assert run.main([*arguments, "--table", str(tmp_path / "calls.txt")]) == 1
+    (step,) = json.loads((tmp_path / "out" / "summary.json").read_text())["steps"]
+    assert step["status"] == "not begun"

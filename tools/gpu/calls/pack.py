@@ -1,0 +1,97 @@
+"""`python -m tools.gpu.calls.pack CALL`: what a bare, offline GPU machine needs for a call, in `build/carry`.
+
+Packages in pieces of at most 24 MiB, the plans of the call's sessions, the commit, and what earlier calls brought back
+into `build`: compiled kernels (`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages that are there
+already stay.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.gpu.calls.table import TABLE, read_calls
+from workflows.errors import WorkflowError
+from workflows.plan import Plan
+from workflows.planner import plan_session
+from workflows.provenance import code
+from workloads.files import write_json
+
+ROOT = Path(__file__).resolve().parents[3]
+PIECE_BYTES = 24 * 2**20
+SERVE = (
+    "pyzmq", "pydantic==2.12.5", "pydantic-core==2.41.5", "typing-inspection", "annotated-types", "annotated-doc",
+    "orjson", "uvicorn", "starlette==0.50.0", "httptools", "prometheus-client",
+)  # fmt: skip
+"""What a server needs beyond the kernels' packages and what such a machine has."""
+PAIR = ("nixl==1.5.0", "nixl-cu13==1.5.0", "sglang-router==0.3.2", "setproctitle", "fastapi==0.121.3")
+"""What two instances need besides."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Exit code 2 for a mistake of the user."""
+    options = _parser().parse_args(arguments)
+    calls = read_calls(options.table)
+    if options.call not in calls:
+        sys.stderr.write(f"error: no call {options.call}; there are {', '.join(calls)}\n")
+        return 2
+    carry, call = options.carry, calls[options.call]
+    shutil.rmtree(carry / "plans", ignore_errors=True)
+    try:
+        for step in call.steps:
+            if step.kind == "session":
+                row, workload = step.arguments
+                testbed = options.testbed or call.testbed
+                write_plan(carry, call.name, step.name, plan_session(row, workload, testbed_id=testbed))
+    except WorkflowError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    write_json(carry / "commit.json", code())
+    needs_pair = call.testbed != "h200x1"
+    if not options.without_packages:
+        _pack(carry, (*SERVE, *(PAIR if needs_pair else ())), "pair" if needs_pair else "serve")
+    for earlier in ("kernels.tar.xz", "routes.safetensors"):
+        if (ROOT / "build" / earlier).exists():
+            shutil.copyfile(ROOT / "build" / earlier, carry / earlier)
+    total = sum(path.stat().st_size for path in carry.rglob("*") if path.is_file())
+    sys.stderr.write(f"{carry}: {total / 2**20:.1f} MiB for {call.name}, {len(call.steps)} steps\n")
+    return 0
+
+
+def write_plan(carry: Path, call: str, step: str, plan: Plan) -> None:
+    """Where `run` looks for it."""
+    write_json(carry / "plans" / f"{call}.{step}.json", plan.to_json())
+
+
+def _pack(carry: Path, packages: Sequence[str], kind: str) -> None:
+    done = carry / "site.json"
+    if done.exists() and json.loads(done.read_text()) == [kind, *packages]:
+        return
+    done.unlink(missing_ok=True)
+    shutil.rmtree(carry / "site", ignore_errors=True)
+    whole = carry / "whole"
+    subprocess.run([str(ROOT / "tools/gpu/pack.sh"), str(whole), *packages], check=True)
+    data = (whole / "site.tar.xz").read_bytes()
+    for number, start in enumerate(range(0, len(data), PIECE_BYTES)):
+        piece = carry / "site" / f"{number:02d}"
+        piece.parent.mkdir(parents=True, exist_ok=True)
+        piece.write_bytes(data[start : start + PIECE_BYTES])
+    shutil.rmtree(whole)
+    done.write_text(json.dumps([kind, *packages]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu.calls.pack", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("call", help="its name in calls.txt")
+    parser.add_argument("--carry", type=Path, default=ROOT / "build" / "carry")
+    parser.add_argument("--testbed", default="", help="plan the sessions for another testbed (cpu: to try the flow)")
+    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--without-packages", action="store_true", help="the machine has all packages")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
