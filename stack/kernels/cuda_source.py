@@ -70,6 +70,10 @@ class CudaKernel:
     defines: tuple[str, ...] = ()
     _function: Any = field(default=None, repr=False)
 
+    def built(self, defines: tuple[str, ...]) -> "CudaKernel":
+        """The same kernel with other definitions."""
+        return CudaKernel(self.source, self.name, self.shared_bytes, self.cluster, defines)
+
     def launch(self, grid: tuple[int, int, int], threads: int, arguments: Sequence[Any]) -> None:
         """Enqueue on the current stream. Tensors pass their pointer, ints are 32-bit unless wrapped in a ctypes
         type."""

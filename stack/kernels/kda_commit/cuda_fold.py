@@ -3,8 +3,9 @@
 Shares its recurrence with `kda_decode.cuda_step` and `kda_verify.cuda_chain`.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 missing = hopper_only
 
 _SOURCE = Path(__file__).parents[1] / "kda_decode" / "kda_step.cu"
-_KERNELS = {kind: CudaKernel(_SOURCE, f"kda_fold_{kind}") for kind in ("f32", "bf16")}
+KERNELS = {kind: CudaKernel(_SOURCE, f"kda_fold_{kind}") for kind in ("f32", "bf16")}
 
 
 def kda_commit(
@@ -32,13 +33,19 @@ def kda_commit(
     snapshots_LNWHKV: "Tensor | None" = None,
 ) -> None:
     """See the op's contract."""
-    kind, arguments = fold_arguments(state_SHLKV, conv_SHLCDW, ring_all, slot_R, ring_R, num_accepted_R)
+    fields = (state_SHLKV, conv_SHLCDW, ring_all, slot_R, ring_R, num_accepted_R)
+    fold(KERNELS, *fields, snapshots_LNWHKV=snapshots_LNWHKV)
+
+
+def fold(kernels: "Mapping[str, CudaKernel]", *fields: Any, snapshots_LNWHKV: "Tensor | None" = None) -> None:
+    """Launch the kernel of the states' kind on `fields`, the arguments of the op."""
+    kind, arguments = fold_arguments(*fields)
     if snapshots_LNWHKV is not None:
         arguments.snapshots = snapshots_LNWHKV.data_ptr()
-        arguments.snap_layer, arguments.snap_entry, arguments.snap_row, arguments.snap_head = snapshots_LNWHKV.stride()[
-            :4
-        ]
-    _KERNELS[kind].launch((state_SHLKV.shape[1], state_SHLKV.shape[2], slot_R.shape[0]), 256, [arguments])
+        strides = snapshots_LNWHKV.stride()[:4]
+        arguments.snap_layer, arguments.snap_entry, arguments.snap_row, arguments.snap_head = strides
+    state_SHLKV, slot_R = fields[0], fields[3]
+    kernels[kind].launch((state_SHLKV.shape[1], state_SHLKV.shape[2], slot_R.shape[0]), 256, [arguments])
 
 
 def fold_arguments(

@@ -10,4 +10,4 @@ Slot 0 is padding: the row's output is zeros and nothing is written.
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("cuda_step", "torch_step"))
+OP = Op(__name__, impls=("cuda_step", "torch_step", "cuda_step_fast"))

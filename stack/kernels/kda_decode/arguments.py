@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from stack.kernels.cuda_source import CudaKernel
 
 THREADS = 256
+FAST = ("KDA_FAST",)
+"""Definition that builds `kda_step.cu` with approximate special functions."""
 MAX_WIDTH = 8
 """Rows of a verify that fit the kernel's shared memory."""
 

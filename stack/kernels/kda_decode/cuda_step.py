@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 missing = hopper_only
 
 _SOURCE = Path(__file__).with_name("kda_step.cu")
-_KERNELS = {kind: CudaKernel(_SOURCE, f"kda_decode_{kind}") for kind in ("f32", "bf16")}
+KERNELS = {kind: CudaKernel(_SOURCE, f"kda_decode_{kind}") for kind in ("f32", "bf16")}
 
 
 def kda_decode(
@@ -35,4 +35,4 @@ def kda_decode(
 ) -> "Tensor":
     """See the op's contract."""
     rows = (x_RX, f_RHD, b_RH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R)
-    return step(_KERNELS, *rows, width=1, lower_bound=lower_bound)
+    return step(KERNELS, *rows, width=1, lower_bound=lower_bound)

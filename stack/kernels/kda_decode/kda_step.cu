@@ -17,7 +17,18 @@ template <> __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return 
 template <typename T> __device__ __forceinline__ T from_float(float x) { return static_cast<T>(x); }
 template <> __device__ __forceinline__ __nv_bfloat16 from_float(float x) { return __float2bfloat16(x); }
 
+// With KDA_FAST, exponentials, quotients and roots are single instructions (relative error about 2^-22). Step, verify and commit must be built alike, since
+// each repeats what another has computed.
+#ifdef KDA_FAST
+__device__ __forceinline__ float exponential(float x) { return fast_exp2(x * 1.4426950408889634f); }
+__device__ __forceinline__ float sigmoid(float x) { return fast_reciprocal(1.f + exponential(-x)); }
+__device__ __forceinline__ float quotient(float x, float y) { return x * fast_reciprocal(y); }
+__device__ __forceinline__ float inverse_root(float x) { return fast_rsqrt(x); }
+#else
+__device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+__device__ __forceinline__ float quotient(float x, float y) { return x / y; }
+#endif
 
 struct Row {
   float q[8 * kPitch];
@@ -52,11 +63,18 @@ __device__ __forceinline__ float4 normed(float4 x, float scale) {
   float square = __fmaf_rn(x.w, x.w, __fmaf_rn(x.z, x.z, __fmaf_rn(x.y, x.y, __fmul_rn(x.x, x.x))));
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) square += __shfl_xor_sync(~0u, square, lane);
+#ifdef KDA_FAST
+  const float gain = inverse_root(square + 1e-6f) * scale;
+  return make_float4(x.x * gain, x.y * gain, x.z * gain, x.w * gain);
+#else
   const float root = sqrtf(square + 1e-6f);
   return make_float4(x.x / root * scale, x.y / root * scale, x.z / root * scale, x.w / root * scale);
+#endif
 }
 
-__device__ __forceinline__ float4 decays(float4 log) { return make_float4(expf(log.x), expf(log.y), expf(log.z), expf(log.w)); }
+__device__ __forceinline__ float4 decays(float4 log) {
+  return make_float4(exponential(log.x), exponential(log.y), exponential(log.z), exponential(log.w));
+}
 
 // Where a thread's part of the state lies: keys 16 group + i, columns first + j. After a sum over the keys it holds column `owned`.
 struct Place {
@@ -343,7 +361,7 @@ __device__ __forceinline__ void chunk_rows(const StepArguments& a) {
       if (real) product *= s.rows[w].decay[at];
       s.keys[w][c] = real ? s.rows[w].k[at] * product : 0.f;
       s.keys[8 + w][c] = real ? s.rows[w].q[at] * product : 0.f;
-      s.inverse[w][c] = real ? s.rows[w].k[at] / product : 0.f;
+      s.inverse[w][c] = real ? quotient(s.rows[w].k[at], product) : 0.f;
     }
   }
   __syncthreads();
@@ -503,7 +521,7 @@ __device__ __forceinline__ void chunk_fold(const FoldArguments& a) {
       if (real) product *= s.rows[w].decay[at];
       s.keys[w][c] = real ? s.rows[w].k[at] * product : 0.f;
       s.keys[8 + w][c] = 0.f;
-      s.inverse[w][c] = real ? s.rows[w].k[at] / product : 0.f;
+      s.inverse[w][c] = real ? quotient(s.rows[w].k[at], product) : 0.f;
     }
     s.keys[8][c] = product;  // not read by the product below: rows 8 .. 15 of its left side are taken as zero
   }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 missing = hopper_only
 
 _SOURCE = Path(__file__).parents[1] / "kda_decode" / "kda_step.cu"
-_KERNELS = {kind: CudaKernel(_SOURCE, f"kda_verify_{kind}") for kind in ("f32", "bf16")}
+KERNELS = {kind: CudaKernel(_SOURCE, f"kda_verify_{kind}") for kind in ("f32", "bf16")}
 
 
 def kda_verify(
@@ -41,4 +41,4 @@ def kda_verify(
 ) -> "Tensor":
     """See the op's contract."""
     rows = (x_TX, f_THD, b_TH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R, ring_R, ring)
-    return verify(_KERNELS, *rows, width=width, lower_bound=lower_bound, snapshots_NWHKV=snapshots_NWHKV)
+    return verify(KERNELS, *rows, width=width, lower_bound=lower_bound, snapshots_NWHKV=snapshots_NWHKV)

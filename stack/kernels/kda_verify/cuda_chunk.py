@@ -26,7 +26,7 @@ missing = hopper_only
 
 _SOURCE = Path(__file__).parents[1] / "kda_decode" / "kda_step.cu"
 SHARED_BYTES = 8 * 2448 + (16 + 8 + 32) * 136 * 4 + 512
-_KERNELS = {kind: CudaKernel(_SOURCE, f"kda_verify_chunk_{kind}", SHARED_BYTES) for kind in ("f32", "bf16")}
+KERNELS = {kind: CudaKernel(_SOURCE, f"kda_verify_chunk_{kind}", SHARED_BYTES) for kind in ("f32", "bf16")}
 
 
 def kda_verify(
@@ -50,4 +50,4 @@ def kda_verify(
     rows = (x_TX, f_THD, b_TH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R, ring_R, ring)
     if snapshots_NWHKV is not None:
         return cuda_chain.kda_verify(*rows, width=width, lower_bound=lower_bound, snapshots_NWHKV=snapshots_NWHKV)
-    return verify(_KERNELS, *rows, width=width, lower_bound=lower_bound)
+    return verify(KERNELS, *rows, width=width, lower_bound=lower_bound)

@@ -11,4 +11,4 @@ Probabilities are multiplied in the compute dtype (FP8 kernels: times 448, E4M3)
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("cuda_gather", "torch_gather", "triton_partial"))
+OP = Op(__name__, impls=("cuda_gather", "torch_gather", "triton_partial", "cuda_paired"))

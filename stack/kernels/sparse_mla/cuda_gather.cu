@@ -5,68 +5,17 @@
 // KV' from registers (ldmatrix transposes; FP8 pairs are unzipped by byte permutes, and the two orders that this implies,
 // of latents and of keys, are undone at the store of O and at the store of P). FP8 products would otherwise need a transposed copy of KV.
 #include <cuda_bf16.h>
-#include <cuda_fp8.h>
 #include <cstdint>
+
+#include "../hopper.cuh"
 
 namespace {
 
-constexpr int kHeads = 16, kLatent = 512, kTile = 64, kThreads = 128;
+constexpr int kHeads = 16, kLatent = 512, kTile = 64, kThreads = 128;  // threads of one warpgroup
 constexpr float kFp8Log2Max = 8.807354922057604f;  // log2(448)
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
-__device__ __forceinline__ uint64_t descriptor(uint32_t address) {
-  // K-major, 128-byte swizzle, 1,024 bytes between groups of eight rows
-  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
-
-__device__ __forceinline__ void copy16(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_t(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
-__device__ __forceinline__ void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-template <bool kFp8> struct Mma;
-template <> struct Mma<true> {
-  static __device__ __forceinline__ void ss(float (&d)[8], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, 1, 1;}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-                 : "l"(a), "l"(b), "r"(accumulate));
-  }
-  static __device__ __forceinline__ void rs(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1;\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-  }
-};
-template <> struct Mma<false> {
-  static __device__ __forceinline__ void ss(float (&d)[8], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, 1, 1, 0, 0;}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-                 : "l"(a), "l"(b), "r"(accumulate));
-  }
-  static __device__ __forceinline__ void rs(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, 0;\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-  }
-};
-
 __device__ __forceinline__ uint32_t fp8x4(float a, float b, float c, float d) {
-  uint16_t lo, hi;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(lo) : "f"(b), "f"(a));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(hi) : "f"(d), "f"(c));
-  return static_cast<uint32_t>(lo) | (static_cast<uint32_t>(hi) << 16);
+  return static_cast<uint32_t>(e4m3x2(a, b)) | (static_cast<uint32_t>(e4m3x2(c, d)) << 16);
 }
 
 __device__ __forceinline__ uint32_t bf16x2(float lo, float hi) {
@@ -88,11 +37,12 @@ struct Scratch {
   float query_scale[kHeads];
   float tile_max[4][kHeads];
   float sum[4][kHeads];
-  int last[4];
+  int last[8];
 };
 
 template <bool kFp8>
 __device__ __forceinline__ void load_query(const __nv_bfloat16* q, int64_t head_stride, uint8_t* smem_q, Scratch& scratch, int num_heads) {
+  if (threadIdx.x >= kThreads) return;
   const int head = threadIdx.x / 8, part = threadIdx.x % 8;
   uint4 v[8];
   float peak = 0.f;
@@ -137,23 +87,23 @@ struct Pool {
   int page_shift;
 };
 
-// Each warp brings its sixteen rows of the tile: it is also the warp that holds their scores.
-template <bool kFp8>
-__device__ __forceinline__ void gather(const Pool& pool, int slot_of_lane, uint32_t stage, int warp, int lane) {
+// Each warp brings its sixteen rows of the tile, or half of them where two warpgroups share it: it is also the warp that holds their scores.
+template <bool kFp8, int kGroups>
+__device__ __forceinline__ void gather(const Pool& pool, int slot_of_lane, uint32_t stage, int warp, int lane, int group) {
   const int64_t safe = slot_of_lane < 0 ? 0 : slot_of_lane;
   const int64_t offset = (safe >> pool.page_shift) * pool.page_bytes + (safe & ((1 << pool.page_shift) - 1)) * pool.row_bytes;
   const int lo = static_cast<int>(offset), hi = static_cast<int>(offset >> 32);
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const int key = warp * 16 + i;
+  for (int n = 0; n < 16 / kGroups; ++n) {
+    const int i = kGroups == 1 ? n : group * 8 + n, key = warp * 16 + i;
     const bool valid = __shfl_sync(~0u, slot_of_lane, i) >= 0;
     const int64_t row = (static_cast<int64_t>(__shfl_sync(~0u, hi, i)) << 32) | static_cast<uint32_t>(__shfl_sync(~0u, lo, i));
     const uint8_t* from = pool.base + row + lane * 16;
     const uint32_t to = stage + (lane / 8) * (kTile * 128) + key * 128 + (((lane % 8) ^ (key & 7)) << 4);
 #pragma unroll
-    for (int part = 0; part < (kFp8 ? 1 : 2); ++part) copy16(to + part * 4 * (kTile * 128), from + part * 512, valid);
+    for (int part = 0; part < (kFp8 ? 1 : 2); ++part) copy16_near(to + part * 4 * (kTile * 128), from + part * 512, valid);
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  copies_commit();
 }
 
 // Probabilities of the thread's keys (rows g and g + 8 of its warp) for its four heads, to the K-major operand P'.
@@ -192,10 +142,11 @@ __device__ __forceinline__ void store_probabilities(const float (&p)[8], uint8_t
 }
 
 // O'[64 latents of panel block m] += KV' P' over the tile's 64 keys.
-template <bool kFp8>
-__device__ __forceinline__ void accumulate(float (&o)[8][8], uint32_t stage, uint64_t prob, int warp, int lane) {
+template <bool kFp8, int kGroups>
+__device__ __forceinline__ void accumulate(float (&o)[8 / kGroups][8], uint32_t stage, uint64_t prob, int warp, int lane, int group) {
 #pragma unroll
-  for (int m = 0; m < 8; ++m) {
+  for (int own = 0; own < 8 / kGroups; ++own) {
+    const int m = kGroups == 1 ? own : group * (8 / kGroups) + own;
     if constexpr (kFp8) {
       uint32_t a[2][4];
 #pragma unroll
@@ -210,7 +161,7 @@ __device__ __forceinline__ void accumulate(float (&o)[8][8], uint32_t stage, uin
       }
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 2; ++k) Mma<true>::rs(o[m], a[k], prob + k * 2);
+      for (int k = 0; k < 2; ++k) Wgmma16<true>::rs(o[own], a[k], prob + k * 2);
     } else {
       uint32_t a[4][4];
 #pragma unroll
@@ -220,25 +171,26 @@ __device__ __forceinline__ void accumulate(float (&o)[8][8], uint32_t stage, uin
       }
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) Mma<false>::rs(o[m], a[k], prob + k * 2);
+      for (int k = 0; k < 4; ++k) Wgmma16<false>::rs(o[own], a[k], prob + k * 2);
     }
     wgmma_commit();
   }
   wgmma_wait<0>();
 }
 
-template <bool kFp8>
-__device__ __forceinline__ void store_output(const float (&o)[8][8], const float (&factor)[4], __nv_bfloat16* out, float* partial,
-                                             int64_t head_stride, int num_heads, int warp, int lane) {
+template <bool kFp8, int kGroups>
+__device__ __forceinline__ void store_output(const float (&o)[8 / kGroups][8], const float (&factor)[4], __nv_bfloat16* out, float* partial,
+                                             int64_t head_stride, int num_heads, int warp, int lane, int group) {
   const int g = lane / 4, t = lane % 4;
 #pragma unroll
-  for (int m = 0; m < 8; ++m) {
+  for (int own = 0; own < 8 / kGroups; ++own) {
+    const int m = kGroups == 1 ? own : group * (8 / kGroups) + own;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int head = 2 * t + c + 8 * n;
-        const float x = o[m][n * 4 + c] * factor[n * 2 + c], y = o[m][n * 4 + 2 + c] * factor[n * 2 + c];
+        const float x = o[own][n * 4 + c] * factor[n * 2 + c], y = o[own][n * 4 + 2 + c] * factor[n * 2 + c];
         // FP8: rows g and g + 8 are latents 2g and 2g + 1; BF16: latents g and g + 8
         const int latent = m * 64 + warp * 16 + (kFp8 ? 2 * g : g);
         if (head >= num_heads) continue;
@@ -261,9 +213,9 @@ __device__ __forceinline__ void store_output(const float (&o)[8][8], const float
 }
 
 // Tiles up to the last valid entry of the row: nothing behind it is read.
-__device__ __forceinline__ int count_tiles(const int* index, int width, Scratch& scratch) {
+template <int kGroups> __device__ __forceinline__ int count_tiles(const int* index, int width, Scratch& scratch) {
   int last = -1;
-  for (int i = threadIdx.x * 4; i < width; i += kThreads * 4) {
+  for (int i = threadIdx.x * 4; i < width; i += kGroups * kThreads * 4) {
     int4 v = *reinterpret_cast<const int4*>(index + i);
     if (v.x >= 0) last = i;
     if (v.y >= 0) last = i + 1;
@@ -274,21 +226,27 @@ __device__ __forceinline__ int count_tiles(const int* index, int width, Scratch&
   if (threadIdx.x % 32 == 0) scratch.last[threadIdx.x / 32] = last;
   __syncthreads();
   last = max(max(scratch.last[0], scratch.last[1]), max(scratch.last[2], scratch.last[3]));
+  if constexpr (kGroups == 2) last = max(last, max(max(scratch.last[4], scratch.last[5]), max(scratch.last[6], scratch.last[7])));
   return last / kTile + (last >= 0);
 }
 
-template <bool kFp8, int kStages>
+// Two warpgroups share a tile: each brings half of its rows, multiplies half of the latents into the scores and half of them into the output.
+template <bool kFp8, int kStages, int kGroups>
 __device__ __forceinline__ void attend(const __nv_bfloat16* q, int64_t q_row, int64_t q_head, Pool pool, const int* index, int64_t index_row,
                                        int width, __nv_bfloat16* out, int64_t out_row, int64_t out_head, float* partial, float* lse,
                                        int num_rows, int num_heads, int num_splits, float scale_log2) {
   using S = Shape<kFp8>;
   extern __shared__ __align__(1024) uint8_t smem[];
   uint8_t* smem_q = smem + kStages * S::kStageBytes;
-  uint8_t* smem_p = smem_q + S::kQueryBytes;
-  Scratch& scratch = *reinterpret_cast<Scratch*>(smem_p + S::kProbBytes);
+  const int group = kGroups == 1 ? 0 : threadIdx.x / kThreads, mine = threadIdx.x % kThreads;
+  uint8_t* after_q = smem_q + S::kQueryBytes;
+  uint8_t* smem_p = after_q + group * S::kProbBytes;
+  Scratch* scratches = reinterpret_cast<Scratch*>(after_q + kGroups * S::kProbBytes);
+  Scratch& scratch = scratches[group];
+  float (*halves)[8][kThreads] = reinterpret_cast<float (*)[8][kThreads]>(scratches + kGroups);  // scores over one half of the latents
   const uint32_t stage0 = shared_address(smem);
   const uint64_t query = descriptor(shared_address(smem_q)), prob = descriptor(shared_address(smem_p));
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int warp = mine / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int blocks = (num_heads + kHeads - 1) / kHeads;
   const int64_t items = static_cast<int64_t>(num_rows) * blocks * num_splits;
 
@@ -298,8 +256,8 @@ __device__ __forceinline__ void attend(const __nv_bfloat16* q, int64_t q_row, in
     const int64_t row = item / num_splits / blocks;
     const int* row_index = index + row * index_row;
     const int heads = min(kHeads, num_heads - block * kHeads);
-    load_query<kFp8>(q + row * q_row + block * kHeads * q_head, q_head, smem_q, scratch, heads);
-    const int tiles = count_tiles(row_index, width, scratch);
+    load_query<kFp8>(q + row * q_row + block * kHeads * q_head, q_head, smem_q, scratches[0], heads);
+    const int tiles = count_tiles<kGroups>(row_index, width, scratches[0]);
     const int per_split = (tiles + num_splits - 1) / num_splits;
     const int begin = split * per_split, end = min(tiles, begin + per_split);
 
@@ -307,9 +265,9 @@ __device__ __forceinline__ void attend(const __nv_bfloat16* q, int64_t q_row, in
       const int column = tile * kTile + warp * 16 + (lane & 15);
       return tile < end && column < width ? row_index[column] : -1;
     };
-    float o[8][8];
+    float o[8 / kGroups][8];
 #pragma unroll
-    for (int m = 0; m < 8; ++m)
+    for (int m = 0; m < 8 / kGroups; ++m)
 #pragma unroll
       for (int i = 0; i < 8; ++i) o[m][i] = 0.f;
     float peak[4], sum[4];
@@ -320,22 +278,22 @@ __device__ __forceinline__ void attend(const __nv_bfloat16* q, int64_t q_row, in
 #pragma unroll
     for (int s = 0; s < kStages - 1; ++s) {
       slots[s] = slot_at(begin + s);
-      gather<kFp8>(pool, slots[s], stage0 + s * S::kStageBytes, warp, lane);
+      gather<kFp8, kGroups>(pool, slots[s], stage0 + s * S::kStageBytes, warp, lane, group);
     }
     int next_slot = slot_at(begin + kStages - 1);
     float factor[4];
     int buffer = 0;
     for (int tile = begin; tile < end; ++tile) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+      copies_wait<kStages - 2>();
       proxy_fence();
       __syncthreads();
       if (tile == begin) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) factor[i] = scale_log2 * scratch.query_scale[2 * t + i % 2 + 8 * (i / 2)];
+        for (int i = 0; i < 4; ++i) factor[i] = scale_log2 * scratches[0].query_scale[2 * t + i % 2 + 8 * (i / 2)];
       }
       const int behind = buffer == 0 ? kStages - 1 : buffer - 1;
       slots[kStages - 1] = next_slot;
-      gather<kFp8>(pool, next_slot, stage0 + behind * S::kStageBytes, warp, lane);
+      gather<kFp8, kGroups>(pool, next_slot, stage0 + behind * S::kStageBytes, warp, lane, group);
       next_slot = slot_at(tile + kStages);
 
       const uint32_t stage = stage0 + buffer * S::kStageBytes;
@@ -345,12 +303,21 @@ __device__ __forceinline__ void attend(const __nv_bfloat16* q, int64_t q_row, in
       for (int i = 0; i < 8; ++i) s[i] = 0.f;
       wgmma_fence();
 #pragma unroll
-      for (int panel = 0; panel < S::kPanels; ++panel)
+      for (int own = 0; own < S::kPanels / kGroups; ++own) {
+        const int panel = kGroups == 1 ? own : group * (S::kPanels / kGroups) + own;
 #pragma unroll
         for (int k = 0; k < 4; ++k)
-          Mma<kFp8>::ss(s, keys + panel * (kTile * 128 / 16) + k * 2, query + panel * (kHeads * 128 / 16) + k * 2, panel + k > 0);
+          Wgmma16<kFp8>::ss(s, keys + panel * (kTile * 128 / 16) + k * 2, query + panel * (kHeads * 128 / 16) + k * 2, own + k > 0);
+      }
       wgmma_commit();
       wgmma_wait<0>();
+      if constexpr (kGroups == 2) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) halves[group][i][mine] = s[i];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 8; ++i) s[i] = group == 0 ? s[i] + halves[1][i][mine] : halves[0][i][mine] + s[i];  // alike in both
+      }
 
       const bool valid[2] = {__shfl_sync(~0u, slots[0], g) >= 0, __shfl_sync(~0u, slots[0], g + 8) >= 0};
       float top[4];
@@ -384,19 +351,19 @@ __device__ __forceinline__ void attend(const __nv_bfloat16* q, int64_t q_row, in
       }
       if (__any_sync(~0u, moved)) {
 #pragma unroll
-        for (int m = 0; m < 8; ++m)
+        for (int m = 0; m < 8 / kGroups; ++m)
 #pragma unroll
           for (int i = 0; i < 8; ++i) o[m][i] *= shrink[(i / 4) * 2 + i % 2];
       }
       store_probabilities<kFp8>(s, smem_p, warp, lane);
       proxy_fence();
       __syncthreads();
-      accumulate<kFp8>(o, stage, prob, warp, lane);
+      accumulate<kFp8, kGroups>(o, stage, prob, warp, lane, group);
 #pragma unroll
       for (int i = 0; i < kStages - 1; ++i) slots[i] = slots[i + 1];
       buffer = buffer + 1 == kStages ? 0 : buffer + 1;
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    copies_wait<0>();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -409,28 +376,29 @@ __device__ __forceinline__ void attend(const __nv_bfloat16* q, int64_t q_row, in
       const int head = 2 * t + i % 2 + 8 * (i / 2);
       const float total = scratch.sum[0][head] + scratch.sum[1][head] + scratch.sum[2][head] + scratch.sum[3][head];
       factor[i] = total > 0.f ? 1.f / total : 0.f;
-      if (partial != nullptr && warp == 0 && g == 0 && head < heads)
+      if (partial != nullptr && group == 0 && warp == 0 && g == 0 && head < heads)
         lse[(split * static_cast<int64_t>(num_rows) + row) * num_heads + block * kHeads + head] =
             total > 0.f ? peak[i] + log2f(total) - (kFp8 ? kFp8Log2Max : 0.f) : -INFINITY;
     }
     float* target = partial == nullptr
                         ? nullptr
                         : partial + ((split * static_cast<int64_t>(num_rows) + row) * num_heads + block * kHeads) * kLatent;
-    store_output<kFp8>(o, factor, out + row * out_row + block * kHeads * out_head, target, out_head, heads, warp, lane);
+    store_output<kFp8, kGroups>(o, factor, out + row * out_row + block * kHeads * out_head, target, out_head, heads, warp, lane, group);
     __syncthreads();
   }
 }
 
 }  // namespace
 
-#define ENTRY(name, fp8, stages, resident)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(kThreads, resident)                                                                \
+#define ENTRY(name, fp8, stages, groups, resident)                                                                                        \
+  extern "C" __global__ void __launch_bounds__(groups * kThreads, resident)                                                            \
       name(const __nv_bfloat16* q, int64_t q_row, int64_t q_head, const uint8_t* latent, int64_t page_bytes, int64_t row_bytes,   \
            int page_shift, const int* index, int64_t index_row, int width, __nv_bfloat16* out, int64_t out_row, int64_t out_head, \
            float* partial, float* lse, int num_rows, int num_heads, int num_splits, float scale_log2) {                           \
-    attend<fp8, stages>(q, q_row, q_head, Pool{latent, page_bytes, row_bytes, page_shift}, index, index_row, width, out, out_row, \
+    attend<fp8, stages, groups>(q, q_row, q_head, Pool{latent, page_bytes, row_bytes, page_shift}, index, index_row, width, out, out_row, \
                         out_head, partial, lse, num_rows, num_heads, num_splits, scale_log2);                                     \
   }
 
-ENTRY(sparse_mla_fp8, true, 2, 3)
-ENTRY(sparse_mla_bf16, false, 3, 1)
+ENTRY(sparse_mla_fp8, true, 2, 1, 3)
+ENTRY(sparse_mla_bf16, false, 3, 1, 1)
+ENTRY(sparse_mla_paired_bf16, false, 3, 2, 1)

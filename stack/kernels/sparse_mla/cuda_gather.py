@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 missing = hopper_only
 
 _SOURCE = Path(__file__).with_suffix(".cu")
-_SHARED = {"fp8": 2 * 32768 + 8192 + 2048 + 1024, "bf16": 3 * 65536 + 16384 + 2048 + 1024}
-_RESIDENT = {"fp8": 3, "bf16": 1}  # blocks a multiprocessor holds
+_SHARED = {
+    "fp8": 2 * 32768 + 8192 + 2048 + 1024,
+    "bf16": 3 * 65536 + 16384 + 2048 + 1024,
+    "paired_bf16": 3 * 65536 + 16384 + 2 * (2048 + 1024) + 2 * 8 * 128 * 4,
+}
+_RESIDENT = {"fp8": 3, "bf16": 1, "paired_bf16": 1}  # blocks a multiprocessor holds
 _KERNELS = {kind: CudaKernel(_SOURCE, f"sparse_mla_{kind}", _SHARED[kind]) for kind in _SHARED}
 
 TILE = 64
@@ -28,14 +32,21 @@ TILE = 64
 
 
 def sparse_mla(
-    q_THL: "Tensor", latent_NPL: "Tensor", index_TW: "Tensor", *, scale: float, num_splits: int | None = None
+    q_THL: "Tensor",
+    latent_NPL: "Tensor",
+    index_TW: "Tensor",
+    *,
+    scale: float,
+    num_splits: int | None = None,
+    paired: bool = False,
 ) -> "Tensor":
-    """See the op's contract. `num_splits` None fills the device; more than one adds a merge kernel."""
+    """See the op's contract. `num_splits` None fills the device; more than one adds a merge kernel. `paired` gives a
+    tile of BF16 keys to two warpgroups."""
     import torch
 
     _check(q_THL, latent_NPL, index_TW)
     rows, heads, width = q_THL.shape
-    kind = "fp8" if latent_NPL.element_size() == 1 else "bf16"
+    kind = "fp8" if latent_NPL.element_size() == 1 else "paired_bf16" if paired else "bf16"
     resident = _RESIDENT[kind] * torch.cuda.get_device_properties(q_THL.device).multi_processor_count
     blocks = rows * ((heads + 15) // 16)
     splits = num_splits or _splits(blocks, resident, index_TW.shape[1])
@@ -47,7 +58,7 @@ def sparse_mla(
     element = latent_NPL.element_size()
     _KERNELS[kind].launch(
         (min(blocks * splits, resident), 1, 1),
-        128,
+        256 if kind == "paired_bf16" else 128,
         [
             q_THL,
             c_int64(q_THL.stride(0)),

@@ -102,7 +102,8 @@ def test_latents(compiled: list[str], dtype: torch.dtype) -> None:
     pool = torch.zeros(4, 64, 512).to(dtype)
     impl("latent_write", "triton_scatter")(bf16(3, 512), bf16(512), pool, torch.zeros(3, dtype=torch.int64), eps=1e-5)
     for splits in (1, 3):
-        impl("sparse_mla", "cuda_gather")(bf16(3, 16, 512), pool, ints(3, 2112), scale=0.1, num_splits=splits)
+        for name in ("cuda_gather", "cuda_paired"):
+            impl("sparse_mla", name)(bf16(3, 16, 512), pool, ints(3, 2112), scale=0.1, num_splits=splits)
     for tile in (32, 128):
         impl("sparse_mla", "triton_partial")(bf16(140, 16, 512), pool, ints(140, 2112), scale=0.1, kv_tile=tile)
     assert {"_write", "_merge", "_attend"} <= set(compiled)
@@ -151,13 +152,14 @@ def test_recurrent_steps(compiled: list[str], dtype: torch.dtype) -> None:
         x_NWX=ring.x_NWX[0],
     )
     parameters = (torch.zeros(6144, 4), torch.zeros(16), torch.zeros(16, 128), state[:, :, 0], conv[:, :, 0], ints(2))
-    impl("kda_decode", "cuda_step")(bf16(2, 6144), bf16(2, 16, 128), bf16(2, 16), *parameters, lower_bound=-5.0)
+    for name in ("cuda_step", "cuda_step_fast"):
+        impl("kda_decode", name)(bf16(2, 6144), bf16(2, 16, 128), bf16(2, 16), *parameters, lower_bound=-5.0)
     rows = (bf16(16, 6144), bf16(16, 16, 128), bf16(16, 16))
-    for name in ("cuda_chain", "cuda_chunk"):
+    for name in ("cuda_chain", "cuda_chunk", "cuda_chunk_fast"):
         impl("kda_verify", name)(*rows, *parameters, ints(2), layer, width=8, lower_bound=-5.0)
-    for name in ("cuda_fold", "cuda_chunk"):
+    for name in ("cuda_fold", "cuda_chunk", "cuda_fold_fast"):
         impl("kda_commit", name)(state, conv, ring, ints(2), ints(2), ints(2))
-    assert len(compiled) == 5
+    assert len(compiled) == 8
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP8])

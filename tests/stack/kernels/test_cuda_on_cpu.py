@@ -1,5 +1,7 @@
 """CUDA kernels agree with their references when their threads run one after another on the CPU."""
 
+import math
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -156,13 +158,14 @@ def test_boundary_in_slabs(impl: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_recurrent_step(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("impl", ["cuda_step", "cuda_step_fast"])
+def test_recurrent_step(impl: str, dtype: torch.dtype) -> None:
     torch.manual_seed(6)
-    assert_agrees("kda_decode", "cuda_step", inputs.kda_decode("cpu", 3, 2, dtype), 4e-3)
+    assert_agrees("kda_decode", impl, inputs.kda_decode("cpu", 3, 2, dtype), 4e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("impl", ["cuda_chain", "cuda_chunk"])
+@pytest.mark.parametrize("impl", ["cuda_chain", "cuda_chunk", "cuda_chunk_fast"])
 @pytest.mark.parametrize("width", [2, 8])
 def test_verify(impl: str, dtype: torch.dtype, width: int) -> None:
     torch.manual_seed(7)
@@ -170,7 +173,31 @@ def test_verify(impl: str, dtype: torch.dtype, width: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("impl", ["cuda_fold", "cuda_chunk"])
+@pytest.mark.parametrize("impl", ["cuda_fold", "cuda_chunk", "cuda_fold_fast"])
 def test_commit(impl: str, dtype: torch.dtype) -> None:
     torch.manual_seed(8)
     assert_agrees("kda_commit", impl, inputs.kda_commit("cpu", 4, 8, 2, 2, dtype), 2e-3)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize(
+    ("impl", "dtype", "tolerance"),
+    [
+        ("cuda_gather", torch.bfloat16, 4e-3),
+        ("cuda_paired", torch.bfloat16, 4e-3),
+        ("cuda_gather", torch.float8_e4m3fn, 5e-2),
+    ],
+)
+def test_sparse_attention(impl: str, dtype: torch.dtype, tolerance: float, splits: int) -> None:
+    torch.manual_seed(9)
+    call: Any = inputs.sparse_mla("cpu", 3, 10, 192, 400, dtype, 64)
+    want = run(OPS["sparse_mla"].module("reference").sparse_mla, call, "cpu")[0]
+    parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+    merge: Any = SimpleNamespace(merge_partials=lambda partial, lse, out: parts.append((partial, lse)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "stack.kernels.sparse_mla.triton_merge", merge)
+        got = OPS["sparse_mla"].module(impl).sparse_mla(*call.args, **call.kwargs, num_splits=splits)
+    for partial, lse in parts:
+        weight = torch.softmax(lse * math.log(2.0), 0).nan_to_num()[..., None]
+        got = (weight * partial.nan_to_num()).sum(0)
+    assert distance(got, want) <= tolerance

@@ -105,15 +105,21 @@ def _linear_attention() -> Iterator[Check]:
                 lambda n=lens, p=padding, d=dtype: inputs.kda_chunk("cpu", n, p, 4, d), 1.5e-2,
             )  # fmt: skip
     for dtype in (F32, BF16):
-        yield Check("kda_decode", ("cuda_step",), f"5 {dtype}", lambda d=dtype: inputs.kda_decode("cpu", 5, 4, d), 4e-3)
+        yield Check(
+            "kda_decode",
+            ("cuda_step", "cuda_step_fast"),
+            f"5 {dtype}",
+            lambda d=dtype: inputs.kda_decode("cpu", 5, 4, d),
+            4e-3,
+        )
         for width, kept in ((8, False), (2, True), (6, True)):
             yield Check(
-                "kda_verify", ("cuda_chunk", "cuda_chain"), f"3 x {width} {dtype} snapshots={kept}",
+                "kda_verify", inputs.KDA_VERIFY, f"3 x {width} {dtype} snapshots={kept}",
                 lambda w=width, d=dtype, s=kept: inputs.kda_verify("cpu", 3, w, 4, d, s), 6e-3,
             )  # fmt: skip
         yield Check(
             "kda_commit",
-            ("cuda_chunk", "cuda_fold"),
+            ("cuda_chunk", "cuda_fold", "cuda_fold_fast"),
             f"7 x 8 {dtype}",
             lambda d=dtype: inputs.kda_commit("cpu", 7, 8, 4, 2, d),
             2e-3,
@@ -150,7 +156,7 @@ def _sparse() -> Iterator[Check]:
             (1, 16, 2112, 2051),
         ):
             yield Check(
-                "sparse_mla", ("cuda_gather", "triton_partial"), f"{rows} x {heads} x {width} {dtype}",
+                "sparse_mla", inputs.SPARSE_MLA, f"{rows} x {heads} x {width} {dtype}",
                 lambda r=rows, h=heads, w=width, v=valid, d=dtype: inputs.sparse_mla("cpu", r, h, w, 4000, d, 64, v),
                 tolerance,
             )  # fmt: skip

@@ -72,8 +72,7 @@ def _sparse() -> Iterator[Shape]:
         for dtype in (FP8, BF16):
             size = 1 if dtype == FP8 else 2
             yield Shape(
-                "sparse_mla", ("cuda_gather", "triton_partial"),
-                f"{rows} x 16 heads x 2112 of 65536, {dtype}",
+                "sparse_mla", inputs.SPARSE_MLA, f"{rows} x 16 heads x 2112 of 65536, {dtype}",
                 lambda r=rows, d=dtype: inputs.sparse_mla("cuda", r, 16, 2112, 65536, d, valid=2051),
                 65536 * 512 * size + rows * (16 * 512 * 4 + 2112 * 4), rows * 2051 * 512 * 16 * 4.0,
                 FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target,
@@ -142,19 +141,19 @@ def _linear_attention() -> Iterator[Shape]:
     for dtype, size in ((F32, 4), (BF16, 2)):
         state = HEADS * 128 * 128 * size
         yield Shape(
-            "kda_verify", ("cuda_chunk", "cuda_chain"), f"132 x 8, 16 heads, {dtype}",
+            "kda_verify", inputs.KDA_VERIFY, f"132 x 8, 16 heads, {dtype}",
             lambda d=dtype: inputs.kda_verify("cuda",
             132, 8, HEADS, d),
             132 * state, anchor="347 us with snapshots", target_us=60,
         )  # fmt: skip
         yield Shape(
-            "kda_commit", ("cuda_chunk", "cuda_fold"), f"132 x 7 of 8, 2 layers, {dtype}",
+            "kda_commit", ("cuda_chunk", "cuda_fold", "cuda_fold_fast"), f"132 x 7 of 8, 2 layers, {dtype}",
             lambda d=dtype: inputs.kda_commit("cuda", 132, 8, HEADS, 2, d, 7),
             2 * 132 * state * 2, target_us=100,
         )  # fmt: skip
         for requests in (56, 128):
             yield Shape(
-                "kda_decode", ("cuda_step",), f"{requests}, 16 heads, {dtype}", lambda r=requests,
+                "kda_decode", ("cuda_step", "cuda_step_fast"), f"{requests}, 16 heads, {dtype}", lambda r=requests,
                 d=dtype: inputs.kda_decode("cuda", r, HEADS, d),
                 requests * state * 2, anchor="55 us for 12 heads x 128" if requests == 128 else "",
             )  # fmt: skip

@@ -72,6 +72,7 @@ inline void copy16(uint32_t to, const void* from, bool valid) {
     else std::memset(shared_pointer(to), 0, 16);
   });
 }
+inline void copy16_near(uint32_t to, const void* from, bool valid) { copy16(to, from, valid); }
 inline void copies_commit() { self->copy_groups.emplace_back(); }
 template <int kLeft> inline void copies_wait() {
   auto& groups = self->copy_groups;
@@ -178,6 +179,47 @@ template <int kColumns> struct WgmmaFp8 {
       for (int k = 0; k < 32; ++k) sum += emulated::e4m3_of(emulated::swizzled(a, row, k)) * emulated::e4m3_of(emulated::swizzled(b, column, k));
       d[i] = sum;
     }
+    emulated::meet_warpgroup();
+  }
+};
+
+template <bool kFp8> struct Wgmma16 {
+  static constexpr int kSize = kFp8 ? 1 : 2, kDepth = 32 / kSize;
+  static float value(const uint8_t* bytes) {
+    if constexpr (kFp8) return emulated::e4m3_of(*bytes);
+    uint16_t bits;
+    std::memcpy(&bits, bytes, 2);
+    return static_cast<float>(__nv_bfloat16{bits});
+  }
+  static float stored(uint64_t at, int row, int k) {
+    uint8_t bytes[2];
+    for (int i = 0; i < kSize; ++i) bytes[i] = emulated::swizzled(at, row, k * kSize + i);
+    return value(bytes);
+  }
+  static void ss(float (&d)[8], uint64_t a, uint64_t b, int accumulate) {
+    emulated::meet_warpgroup();
+    const int warp = self->linear % 128 / 32, g = self->lane / 4, t = self->lane % 4;
+    for (int i = 0; i < 8; ++i) {
+      const int row = warp * 16 + g + 8 * (i / 2 % 2), column = i / 4 * 8 + 2 * t + i % 2;
+      float sum = accumulate ? d[i] : 0.f;
+      for (int k = 0; k < kDepth; ++k) sum += stored(a, row, k) * stored(b, column, k);
+      d[i] = sum;
+    }
+    emulated::meet_warpgroup();
+  }
+  static void rs(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
+    emulated::meet_warpgroup();
+    emulated::Operands mine{{a[0], a[1], a[2], a[3]}, {}};
+    const int g = self->lane / 4, t = self->lane % 4;
+    emulated::with_lanes(mine, [&](auto at) {
+      for (int i = 0; i < 8; ++i) {
+        const int half = i / 2 % 2, column = i / 4 * 8 + 2 * t + i % 2;
+        for (int k = 0; k < kDepth; ++k) {  // 16 bytes of a row in four lanes' first words, the other 16 in their last
+          const emulated::Operands& left = at(g * 4 + k * kSize % 16 / 4);
+          d[i] += value(reinterpret_cast<const uint8_t*>(&left.a[half + 2 * (k * kSize / 16)]) + k * kSize % 4) * stored(b, column, k);
+        }
+      }
+    });
     emulated::meet_warpgroup();
   }
 };
