@@ -40,7 +40,7 @@ def _texts(settings, asked, sampling):
     return [tokens for tokens, _ in found]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run(exact, greedy):
     """Greedy texts of a size: `run(size, method, **settings)`."""
 
@@ -49,6 +49,19 @@ def run(exact, greedy):
         return _texts(exact(method, **room, **more), _asked(size[0]), greedy(size[0], new=size[1]))
 
     return texts
+
+
+@pytest.fixture(scope="module")
+def known(run):
+    """Texts of FP32 states for drafts to be taught from, once a size."""
+    texts = {}
+
+    def of(size):
+        if size not in texts:
+            texts[size] = run(size)
+        return texts[size]
+
+    return of
 
 
 def _round(memory, slots):
@@ -97,8 +110,8 @@ def _careless(patch):
         *(pytest.param(m, c, LONG, marks=NIGHTLY) for m in ("dflash2", "mtp718") for c in ("replay", "snapshot")),
     ],
 )
-def test_bf16_states_round_where_tokens_are_committed_and_nowhere_else(method, commit, size, run):
-    text = known_text(_asked(size[0]), run(size))
+def test_bf16_states_round_where_tokens_are_committed_and_nowhere_else(method, commit, size, run, known):
+    text = known_text(_asked(size[0]), known(size))
     with pytest.MonkeyPatch.context() as patch:
         commits = watch_drafts(patch, text)
         speculated = run(size, method, **BF16, **{"speculation.commit": commit})
@@ -110,9 +123,9 @@ def test_bf16_states_round_where_tokens_are_committed_and_nowhere_else(method, c
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
-def test_texts_of_bf16_states_part_no_oftener_with_speculation_and_a_planted_fault_parts_them_all(run, tiny):
+def test_texts_of_bf16_states_part_no_oftener_with_speculation_and_a_planted_fault_parts_them_all(run, known, tiny):
     """The distribution of first differences over 64 prompts; printed, and recorded in the docs."""
-    exact = run(LONG)
+    exact = known(LONG)
     taught = known_text(_asked(LONG[0]), exact)
     judge, gaps, found = GlmReference(tiny), {}, {"plain": run(LONG, **BF16)}
     for name in ("replay", "snapshot", "careless"):
