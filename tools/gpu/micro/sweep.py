@@ -27,7 +27,9 @@ from tools.gpu.micro.variants import implementation
 CHECKERS, TIMERS = 8, 3
 """Processes at once. Those that time take turns on the GPU; the others load and compile meanwhile."""
 
-CHECK_LIMIT_S, TIME_LIMIT_S = 150, 150
+CHECK_LIMIT_S, TIME_LIMIT_S = 150, 240
+"""Of one process; waiting for its turn on the GPU counts."""
+
 SHARE_OF_CHECKS = 0.5
 """Of the budget, at most."""
 
