@@ -58,6 +58,7 @@ def test_a_step_that_fails_hangs_or_dies_stops_no_other_and_sessions_are_taken_i
     pack.write_plan(carry, "small", "measured", scripted_plan({}))
     pack.write_plan(carry, "small", "dies", scripted_plan({"exit_code": 3, "die_after_s": 0.2}))
     monkeypatch.setattr(run, "GRACE_S", 3.0)
+    monkeypatch.setattr(run, "BUILD", tmp_path / "build")
     code = run.main(
         ["small", "--carry", str(carry), "--out", str(out), "--table", str(tmp_path / "calls.txt"), "--total-s", "600"]
     )
@@ -82,7 +83,8 @@ def test_a_step_that_fails_hangs_or_dies_stops_no_other_and_sessions_are_taken_i
     assert sorted(status["status"] for status in taken.values()) == ["failed", "ok"]
 
 
-def test_steps_for_which_no_time_is_left_are_not_begun(tmp_path):
+def test_steps_for_which_no_time_is_left_are_not_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "BUILD", tmp_path / "build")
     (tmp_path / "calls.txt").write_text("late testbed cpu\nlate works 20 python platform\n")
     arguments = ["late", "--carry", str(tmp_path / "carry"), "--out", str(tmp_path / "out"), "--total-s", "10"]
     assert run.main([*arguments, "--table", str(tmp_path / "calls.txt")]) == 1

@@ -22,6 +22,7 @@ from pathlib import Path
 from tools.gpu.calls.table import TABLE, Step, read_calls
 
 ROOT = Path(__file__).resolve().parents[3]
+BUILD = ROOT / "build"
 PIECE_BYTES = 15 * 2**20
 MOST_PIECES = 5
 LEAVE_S = 25.0
@@ -49,18 +50,18 @@ class Machine:
             packed.unlink()
         if (carry / "kernels.tar.xz").exists():
             with tarfile.open(carry / "kernels.tar.xz") as archive:
-                archive.extractall(ROOT / "build", filter="data")
+                archive.extractall(BUILD, filter="data")
         for name in ("jit", "cuda"):
-            (ROOT / "build" / name).mkdir(parents=True, exist_ok=True)
+            (BUILD / name).mkdir(parents=True, exist_ok=True)
         if (carry / "commit.json").exists():
-            shutil.copyfile(carry / "commit.json", ROOT / "build" / "commit.json")
+            shutil.copyfile(carry / "commit.json", BUILD / "commit.json")
         path = [str(ROOT), *([str(site)] if pieces else []), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",
-            "TRITON_CACHE_DIR": str(ROOT / "build" / "jit" / "triton"),
-            "DG_JIT_CACHE_DIR": str(ROOT / "build" / "jit" / "dg"),
+            "TRITON_CACHE_DIR": str(BUILD / "jit" / "triton"),
+            "DG_JIT_CACHE_DIR": str(BUILD / "jit" / "dg"),
         }
 
 
@@ -163,9 +164,11 @@ def _collect(out: Path, work: Path) -> None:
                 archive.add(path, str(path.relative_to(work)), recursive=False)
     _cut(kept)
     with tarfile.open(out / "kernels.tar.xz", "w:xz", preset=3) as archive:
-        for name in ("jit", "cuda"):
-            archive.add(ROOT / "build" / name, name)
-    shutil.rmtree(work)
+        compiled = [path for name in ("jit", "cuda") for path in sorted((BUILD / name).rglob("*")) if path.is_file()]
+        for path in compiled:
+            with contextlib.suppress(FileNotFoundError):  # a step that was killed may leave compilers that clean up
+                archive.add(path, str(path.relative_to(BUILD)))
+    shutil.rmtree(work, ignore_errors=True)
 
 
 def _is_copy(path: Path, work: Path) -> bool:
