@@ -28,13 +28,16 @@ from stack.training.recipe import RECIPES, Recipe
 from stack.training.sizes import DRAFT_CONFIG, TEXT_CONFIG
 from stack.training.target_stage import train_target
 from stack.training.text import Corpus, encode_corpus
-from stack.training.told import tell
+from stack.training.told import TOLD_FILE, tell
 
 UNFINISHED = 3
+_TELLING_S = 90.0
+"""Telling cannot be interrupted: it begins only with this much time left."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is left of the training. Exit codes: 0 exported, 3 unfinished (the same command goes on)."""
+    began_s = time.monotonic()
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
     recipe = _recipe(options)
@@ -44,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     if device.type == "cuda":
         journal.write(compiled=compile_mapping(device, TEXT_CONFIG), device=torch.cuda.get_device_name())
     journal.write(recipe=dataclasses.asdict(recipe), seed=options.seed, torch=torch.__version__)
-    trained = _train(options, recipe, journal, device)
+    trained = _train(options, recipe, journal, device, began_s + options.seconds)
     if trained is None:
         journal.write(unfinished=True)
         return UNFINISHED
@@ -55,9 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _train(
-    options: argparse.Namespace, recipe: Recipe, journal: Journal, device: torch.device
+    options: argparse.Namespace, recipe: Recipe, journal: Journal, device: torch.device, deadline_s: float
 ) -> tuple[Tensors, Tensors] | None:
-    deadline_s = time.monotonic() + options.seconds
     tokenizer = Tokenizer.from_file(str(options.tokenizer))
     encode_corpus(options.corpus, options.tokenizer, options.processes)
     corpus = Corpus(options.corpus, device)
@@ -70,6 +72,8 @@ def _train(
     )  # fmt: skip
     if target is None or options.until == "target":
         return None if target is None else (target, {})
+    if deadline_s - time.monotonic() < _TELLING_S and not (options.work / TOLD_FILE).is_file():
+        return None
     told = tell(options.work, options.corpus, tokenizer, target, TEXT_CONFIG, recipe, journal, seed=options.seed)
     drafts = train_drafts(
         options.work / "drafts", told, target, TEXT_CONFIG, DRAFT_CONFIG, recipe, journal,

@@ -23,6 +23,7 @@ from stack.training.parameters import Tensors
 from stack.training.recipe import Recipe
 from stack.training.tokenizer import END_ID
 
+TOLD_FILE = "told.safetensors"
 _AT_ONCE = 2048
 _ANSWER_TOKENS = 160
 
@@ -47,7 +48,7 @@ def tell(
     seed: int,
 ) -> Told:
     """Read the told rows from `folder`, or let the target tell them first."""
-    file = folder / "told.safetensors"
+    file = folder / TOLD_FILE
     if not file.is_file():
         questions = _questions(corpus, tokenizer, seed)
         lists = [[next(questions) for _ in range(recipe.told_questions)] for _ in range(recipe.told_rows)]
