@@ -1,0 +1,153 @@
+"""Does the gate find a loss that was planted, and only that? Measured once on this machine, end to end.
+
+    python tools/gate_proof.py --out docs/measurements/gate.md [--times 3] [--loss 0.1] [--row decode/baseline]
+
+Two clones of this repository: in `slow` every step of the engine sleeps so long that it reaches 1 - loss of its speed,
+in `same` the same lines sleep for nothing. Each is judged against the commit before, several times in turn, by the real
+`np1d gate`; `np1d calibrate` measures the noise first, and a threshold below it must be refused. About a minute a
+session on two quiet cores; the page says how loaded the machine was. Exit code 0: every verdict was the expected one.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STREAM = "stack/runner/stream.py"
+STEP = "                work(read.set)\n"
+"""Where the CPU's stream runs a step."""
+IDENTITY = ("-c", "user.name=gate proof", "-c", "user.email=gate-proof@example.invalid")
+EXPECTED = {"slow": "FAIL", "same": "PASS"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One command of np1d and what came of it."""
+
+    name: str
+    code: int
+    said: str
+    minutes: float
+    load: tuple[float, float]
+    """Load average before and after."""
+    cells: tuple[dict[str, object], ...] = ()
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--times", type=int, default=3, help="gates of each kind")
+    parser.add_argument("--loss", type=float, default=0.1, help="planted loss of speed")
+    parser.add_argument("--row", default="decode/baseline")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="np1d-gate-proof-") as folder:
+        shares = {"slow": options.loss / (1 - options.loss), "same": 0.0}
+        clones = {name: clone(Path(folder) / name, share) for name, share in shares.items()}
+        steps = [np1d(clones["same"], "calibrate", options.row)]
+        for number in range(1, options.times + 1):
+            for name, place in clones.items():
+                file = Path(folder) / f"{name}{number}.json"
+                steps.append(
+                    np1d(place, "gate", options.row, "--base", "HEAD~1", "--out", str(file), name=name, file=file)
+                )
+        steps.append(refused(clones["same"], options.row))
+    options.out.write_text(page(steps, options))
+    sys.stderr.write(f"{options.out}\n")
+    return int(any(verdict(step) != EXPECTED.get(step.name, verdict(step)) for step in steps))
+
+
+def clone(folder: Path, share: float) -> Path:
+    """A clone of the last commit whose steps last longer by this share of themselves, as a commit of its own."""
+    git("clone", "--quiet", "--shared", str(ROOT), str(folder), cwd=ROOT)
+    if (ROOT / ".cache" / "checkpoints").is_dir():
+        (folder / ".cache").mkdir()
+        (folder / ".cache" / "checkpoints").symlink_to(ROOT / ".cache" / "checkpoints")
+    stream = folder / STREAM
+    stream.write_text(planted(stream.read_text(), share))
+    git(*IDENTITY, "commit", "--quiet", "--all", "--message", f"every step lasts {share:.1%} longer", cwd=folder)
+    return folder
+
+
+def planted(source: str, share: float) -> str:
+    """The stream's source with a sleep after every step. Raises ValueError when it has changed beyond recognition."""
+    if source.count(STEP) != 1:
+        raise ValueError(f"{STREAM} has no single line {STEP.strip()!r} any more; mend STEP in tools/gate_proof.py")
+    return source.replace(STEP, f"{STEP}                time.sleep({share!r} * (time.perf_counter() - begun.at_s))\n")
+
+
+def np1d(place: Path, *arguments: str, name: str = "", file: Path | None = None) -> Step:
+    """Run a command of np1d in a clone; its words are passed on."""
+    began, before = time.monotonic(), os.getloadavg()[0]
+    command = [sys.executable, "-m", "workflows.cli", *arguments]
+    done = subprocess.run(command, cwd=place, stdout=subprocess.PIPE, text=True, check=False)
+    sys.stderr.write(done.stdout)
+    cells = tuple(json.loads(file.read_text())["cells"]) if file and file.exists() else ()
+    load = (before, os.getloadavg()[0])
+    return Step(name or arguments[0], done.returncode, done.stdout, (time.monotonic() - began) / 60, load, cells)
+
+
+def refused(place: Path, row: str) -> Step:
+    """A gate whose threshold lies far below the noise that was measured: it must be refused without a session."""
+    if not (place / "results" / "cpu" / "calibration.json").exists():
+        return Step("refused", 0, "not tried, since the calibration did not succeed", 0.0, (os.getloadavg()[0],) * 2)
+    config = place / "workflows" / "config" / "config.yaml"
+    config.write_text(config.read_text().replace("max_regression: 0.06", "max_regression: 0.001"))
+    command = [sys.executable, "-m", "workflows.cli", "gate", row, "--base", "HEAD~1"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    return Step("refused", done.returncode, done.stderr.strip(), 0.0, (os.getloadavg()[0],) * 2)
+
+
+def verdict(step: Step) -> str:
+    """Worst verdict of a gate, from its exit code."""
+    return {0: "PASS", 1: "FAIL", 3: "INVALID", 4: "INCONCLUSIVE"}.get(step.code, f"code {step.code}")
+
+
+def page(steps: list[Step], options: argparse.Namespace) -> str:
+    """What was seen, as Markdown."""
+    calibrated, *gates, refusal = steps
+    commit = git("rev-parse", "--short", "HEAD", cwd=ROOT)
+    lines = [
+        "# The gate, end to end", "",
+        f"Commit {commit}, {time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores. "
+        f"`python tools/gate_proof.py --times {options.times} --loss {options.loss:g} --row {options.row}`.", "",
+        "| engine | verdict | expected | ratio | 95 % interval | sessions a side | minutes | load before, after |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    lines += [_line(step, cell) for step in gates for cell in step.cells or ({},)]
+    said = [line for line in calibrated.said.splitlines() if "between sessions" in line]
+    lines += [
+        "",
+        f"`np1d calibrate` (exit code {calibrated.code}, load {calibrated.load[0]:.1f}): {'; '.join(said)}.",
+        "",
+    ]
+    lines += [f"A threshold of 0.1 % on this noise: exit code {refusal.code}, {refusal.said}", ""]
+    return "\n".join(lines)
+
+
+def _line(step: Step, cell: dict[str, object]) -> str:
+    bounds = cell.get("interval")
+    interval = f"{bounds[0]:.3f} to {bounds[1]:.3f}" if isinstance(bounds, list) else "none"
+    ratio = f"{cell['ratio']:.3f}" if isinstance(cell.get("ratio"), float) else "none"
+    candidate = cell.get("candidate")
+    sessions = len(candidate) if isinstance(candidate, list) else 0
+    what = "every step sleeps" if step.name == "slow" else "nothing planted"
+    load = f"{step.load[0]:.1f}, {step.load[1]:.1f}"
+    told = (what, verdict(step), EXPECTED[step.name], ratio, interval, str(sessions), f"{step.minutes:.1f}", load)
+    return f"| {' | '.join(told)} |"
+
+
+def git(*arguments: str, cwd: Path) -> str:
+    """One git command; its output."""
+    done = subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
