@@ -264,11 +264,11 @@ class _Planner:
         return {"cached_band": (0.0, 0.0)} if self._is_decode_alone and not keeps else {}
 
     def _requests_for_window(self) -> int:
-        """Full batches of the expected shortest steps that fill the window, and one more: some of it is left out."""
+        """Full batches of the expected shortest steps that fill the window; warm-up and ramp are not in it."""
         rules, decode = self._testbed.session, self._settings["decode"]
         kind: Literal["decode", "verify"] = "decode" if decode.get("speculation.method", "off") == "off" else "verify"
         steps = self._shape.output_len / (decode.get("speculation.force_accept_length") or 1.0)
-        batches = math.ceil(rules.min_window_s / (steps * rules.step_s[kind])) + 1
+        batches = math.ceil(rules.min_window_s / (steps * rules.step_s[kind]))
         return batches * min(self._shape.concurrency, self._running_limit())
 
     def _requests_per_pass(self) -> int | None:
