@@ -20,6 +20,7 @@ python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3
   -d "$work/wheels" "${packages[@]}" "$@"
 mkdir "$work/site"
 for wheel in "$work"/wheels/*.whl; do python3 -m zipfile -e "$wheel" "$work/site"; done
+rm -rf "$work"/site/*.data "$work"/site/nixl_ep_cu13  # command lines, and NIXL's expert-parallel library: megabytes that no run needs
 mkdir -p "$out"
 tar -C "$work/site" -cf - . | xz -T0 -6 > "$out/site.tar.xz"
 du -h "$out/site.tar.xz"
