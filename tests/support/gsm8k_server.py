@@ -12,7 +12,9 @@ def solving(path, *, wrong_every=None, runs_on=False):
     def answer(body):
         prompt = body.get("prompt") or body["messages"][0]["content"]
         asked = prompt.rsplit("Question: ", 1)[1].removesuffix("\nAnswer:")
-        question = next(q for q in questions if q.question == asked)
+        question = next((q for q in questions if q.question == asked), None)
+        if question is None:  # the readiness prompt, which is cut short
+            return " ready"
         text = " " + question.answer
         if wrong_every and question.index % wrong_every == 0:
             text += "9"
