@@ -19,6 +19,7 @@ from stack.training.fp8_form import write_fp8
 from stack.training.sizes import DRAFT_CONFIG, TEXT_CONFIG
 from stack.training.tokenizer import VOCAB_SIZE, trained_tokenizer, write_tokenizer
 from tests.support.checkpoints import variant
+from tests.support.drafts import watch_drafts
 from tests.support.target_session import TargetSession, engine_config
 from workloads.corpus import stories
 from workloads.corpus.files import write_lines, write_training_text
@@ -50,7 +51,7 @@ def lines_of(folder):
     return [json.loads(line) for line in (folder / "log.jsonl").open()]
 
 
-STEPS = ("--target-steps", "40", "--draft-steps", "10")
+STEPS = ("--target-steps", "20", "--draft-steps", "4")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,7 @@ def whole(text, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_the_losses_fall_from_text_to_drafts(whole):
     target = [line["loss"] for line in lines_of(whole) if line.get("stage") == "target" and "loss" in line]
     assert max(target) < 0.8 * math.log(VOCAB_SIZE), "far below a uniform guess, though steps of 128 tokens are noisy"
@@ -69,16 +71,18 @@ def test_the_losses_fall_from_text_to_drafts(whole):
     assert kept_back and all(line["mtp_length"] >= 1 and line["dflash2_length"] >= 1 for line in kept_back)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_where_an_unbroken_one_does(text, whole, tmp_path):
     work, out = tmp_path / "work", tmp_path / "out"
     assert main(arguments(text, work, out, *STEPS, "--seconds", "1")) == UNFINISHED
-    assert json.loads((work / "target" / "state.json").read_text())["step"] < 40
+    assert json.loads((work / "target" / "state.json").read_text())["step"] < 20
     assert main(arguments(text, work, out, *STEPS)) == 0
     for name in ("model.safetensors", "draft/model.safetensors"):
         one, other = load_file(whole / name), load_file(out / name)
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
+@pytest.mark.slow
 def test_what_was_exported_is_served(whole):
     with respondent(whole, {"speculation.method": "dflash2", "speculation.draft_path": str(whole / "draft")}) as one:
         answers = one.answers([[5, 6, 7]], limit=8, end=1)
@@ -128,16 +132,19 @@ def test_drafters_leave_the_text_alone(written, prompts, method):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_every_planted_fault_changes_what_the_engine_does(written, prompts, tmp_path, fault):
-    """On noise a fault cannot cost accuracy; it has to change tokens, or which drafts are accepted."""
-    method = {} if fault.shows_in == "accuracy" else {"speculation.method": fault.shows_in}
-    honest_path = {"speculation.draft_path": str(written / "draft")} if method else {}
-    honest = asked(written, prompts, **method, **honest_path)
+def test_every_planted_fault_changes_what_the_engine_does(written, prompts, tmp_path, monkeypatch, fault):
+    """On noise a fault cannot cost accuracy; it has to change tokens, or what is drafted."""
+    drafts = watch_drafts(monkeypatch)
+
+    def run(checkpoint):
+        method = {"speculation.method": fault.shows_in, "speculation.draft_path": str(checkpoint / "draft")}
+        drafts.clear()
+        return asked(checkpoint, prompts[2:], **({} if fault.shows_in == "accuracy" else method)), dict(drafts)
+
+    honest = run(written)
     with fault.plant(written, tmp_path) as checkpoint:
-        path = {"speculation.draft_path": str(checkpoint / "draft")} if method else {}
-        spoilt = asked(checkpoint, prompts, **method, **path)
-    again = asked(written, prompts, **method, **honest_path)
-    assert again == honest, "the fault must end with its context"
+        spoilt = run(checkpoint)
+    assert run(written) == honest, "the fault must end with its context"
     assert spoilt != honest
 
 
@@ -147,8 +154,7 @@ def test_the_committed_tokenizer_keeps_digits_apart_and_returns_every_text():
     text = "Ada has 1234 apples.\n#### 98\n\nzażółć 50 %"
     encoded = tokenizer.encode(text)
     assert tokenizer.decode(encoded.ids) == text
-    assert sum(token.isdigit() for token in encoded.tokens) == 8
-    assert not any(token != "" and len(token) > 1 and any(c.isdigit() for c in token) for token in encoded.tokens)
+    assert [token for token in encoded.tokens if set(token) & set("0123456789")] == list("12349850")
 
 
 def test_training_needs_no_package_that_a_bare_gpu_machine_lacks():
