@@ -92,7 +92,8 @@ def test_06_one_request_under_the_formula_of_each_peer():
 
 def test_07_prompts_have_exactly_the_length_asked_for(measure):
     run = measure(source={"kind": "random", "input_len": 333, "output_len": 4})
-    assert {len(body["input_ids"]) for body in run.server.seen.bodies} == {333}
+    readiness, *traffic = (len(body["input_ids"]) for body in run.server.seen.bodies)
+    assert set(traffic) == {333} and readiness <= 128
     assert set(run.requests["input_tokens"]) == {333} and run.verdict == "VALID"
 
 
