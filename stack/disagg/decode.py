@@ -118,9 +118,7 @@ class DecodeHandoff:
 
     def close(self) -> None:
         """Say good-bye and stop. Memory of rooms that were not over may still be written to until the process ends."""
-        self._loop.call(self._core.leave)
-        self._loop.call(self._wire.close)
-        self._loop.close()
+        self._loop.close(self._core.leave, self._wire.close)
         self._worker.close()
         self._events.close()
 

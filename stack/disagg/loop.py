@@ -28,6 +28,7 @@ class SocketLoop:
         self._poller = zmq.Poller()
         self._poller.register(self._woken, zmq.POLLIN)
         self._readers: dict[zmq.Socket[bytes], Callable[[], None]] = {}
+        self._last: tuple[Callable[[], None], ...] = ()
         self._closing = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -56,8 +57,9 @@ class SocketLoop:
         if self._error is not None:
             raise TransferError(f"the control thread has ended: {self._error!r}") from self._error
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Run the calls that are queued, then stop."""
+    def close(self, *last: Callable[[], None], timeout_s: float = 5.0) -> None:
+        """Run the calls that are queued, then `last`, then stop. No tick follows `last`."""
+        self._last = last
         self._closing = True
         self._wake()
         if self._thread.is_alive():
@@ -69,6 +71,8 @@ class SocketLoop:
         try:
             while not (self._closing and self._calls.empty()):
                 self._round()
+            for action in self._last:
+                action()
         except Exception as error:
             logging.getLogger(__name__).exception("the control thread has ended")
             self._error = error

@@ -122,8 +122,7 @@ class PrefillHandoff:
     def close(self) -> None:
         """Wait for writes under way, say good-bye and stop. The pools may be freed afterwards."""
         self._worker.close()
-        self._loop.call(self._core.leave)
-        self._loop.close()
+        self._loop.close(self._core.leave)
         self._socket.close()
         self._context.term()
         self._events.close()
