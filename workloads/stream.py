@@ -37,7 +37,8 @@ class Flight:
 
 @dataclasses.dataclass(slots=True)
 class Traffic:
-    """Counts over all requests of this process, for the watchdog, the progress line and the checks."""
+    """Counts of this process, for the watchdog, the progress line and the checks: `num_done` of the measured requests,
+    the others over all phases."""
 
     by_id: dict[int, Flight] = dataclasses.field(default_factory=dict)
     peak_in_flight: int = 0
@@ -53,10 +54,10 @@ class Traffic:
         if phase == "warmup":
             self.peak_in_warmup = max(self.peak_in_warmup, len(self.by_id))
 
-    def leave(self, flight: Flight, *, ok: bool) -> None:
+    def leave(self, flight: Flight, phase: Phase, *, ok: bool) -> None:
         """It has ended."""
         del self.by_id[id(flight)]
-        self.num_done += 1
+        self.num_done += phase == "measured"
         self.num_failed += not ok
 
 
@@ -128,7 +129,7 @@ class Sender:
             task.uncancel()
             self._fail(exchange, *flight.given_up)
         finally:
-            self.traffic.leave(flight, ok=exchange.record.ok)
+            self.traffic.leave(flight, ticket.phase, ok=exchange.record.ok)
         return exchange
 
     async def _converse(self, ticket: Ticket, flight: Flight, exchange: Exchange) -> None:

@@ -1,5 +1,6 @@
 """The client over several processes, both endpoints with token ids, and what a user sees."""
 
+import asyncio
 import io
 
 import pytest
@@ -7,6 +8,7 @@ from fault_server import Script
 from measuring import make_workload
 
 from workloads.progress import ProgressLine
+from workloads.stream import Flight, Traffic
 
 
 def test_two_processes_send_the_traffic_of_one(measure):
@@ -81,6 +83,21 @@ def test_a_terminal_gets_a_bar_and_a_file_gets_lines():
         line.update(5, 1, 1000)
     assert "\r" in terminal.getvalue() and "pass 2/3 [############............] 5/10, 1 FAILED" in terminal.getvalue()
     assert file.getvalue().endswith("tok/s\n")
+
+
+async def _answer(traffic, phase, ok):
+    task = asyncio.current_task()
+    assert task is not None
+    flight = Flight(task=task, last_event_s=0.0)
+    traffic.enter(flight, phase)
+    traffic.leave(flight, phase, ok=ok)
+
+
+def test_the_bar_counts_measured_answers_only():
+    traffic = Traffic()
+    for phase in ("warmup", "measured", "measured", "cooldown"):
+        asyncio.run(_answer(traffic, phase, ok=phase != "cooldown"))
+    assert (traffic.num_done, traffic.num_failed, traffic.peak_in_flight) == (2, 1, 1)
 
 
 def test_the_default_is_one_process_for_256_streams():
