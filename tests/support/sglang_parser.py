@@ -61,11 +61,13 @@ def main() -> None:
     answers = []
     for arguments in json.load(sys.stdin):
         said = io.StringIO()
-        unknown: list[str] = []
-        with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
-            unknown = parser.parse_known_args(arguments)[1]
-        errors = said.getvalue().strip().splitlines()
-        answers.append({"unknown": [u for u in unknown if u.startswith("--")], "error": errors[-1] if errors else ""})
+        unknown, error = list[str](), ""
+        with contextlib.redirect_stderr(said):
+            try:
+                unknown = parser.parse_known_args(arguments)[1]
+            except SystemExit:  # a warning, of a flag that is deprecated, does not end it
+                error = (said.getvalue().strip().splitlines() or ["refused without a word"])[-1]
+        answers.append({"unknown": [u for u in unknown if u.startswith("--")], "error": error})
     json.dump(answers, sys.stdout)
 
 
