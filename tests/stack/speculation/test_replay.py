@@ -135,10 +135,12 @@ def test_the_models_states_after_many_tokens_are_plain_decodings(method, exact, 
     count, prompt = 200, prompts[1]
     more = {"scheduler.overlap": False, "cache.expected_output": 256}
     with single(exact(**more)) as one:
+        one.decode.instance.states.buffer.zero_()
         [(wanted, _)] = one.run([prompt], greedy(1, new=count))
         plain = _slot(one)
     watch_drafts(monkeypatch, known_text([prompt], [wanted]))
     with single(exact(method, **more)) as one:
+        one.decode.instance.states.buffer.zero_()
         [(found, last)] = one.run([prompt], greedy(1, new=count))
         speculated = _slot(one)
     assert found == wanted
@@ -149,7 +151,7 @@ def test_the_models_states_after_many_tokens_are_plain_decodings(method, exact, 
 
 
 def _slot(one):
-    """Recurrent states and windows of the only request that ran; it left its slot as it was."""
+    """Recurrent states and windows of the only request since the pool was zeroed; it left its slot as it was."""
     memory = one.decode.instance.runner._decode._memory
     used = [s for s in range(1, memory.state_SHLKV.shape[0]) if memory.state_SHLKV[s].any()]
     assert len(used) == 1
