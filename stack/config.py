@@ -100,6 +100,12 @@ class CacheConfig:
         _check(0.0 < self.mem_fraction <= 1.0, f"cache.mem_fraction must lie in (0, 1], not {self.mem_fraction}")
         _check(self.slots_per_request >= 1, "cache.slots_per_request must be at least 1")
         _check(0.0 < self.auto_state_share < 1.0, "cache.auto_state_share must lie between 0 and 1")
+        for name, least in {"expected_context": 1, "expected_output": 1, "expected_shared": 0, "swap_bytes": 0}.items():
+            _check(getattr(self, name) >= least, f"cache.{name} must be at least {least}, not {getattr(self, name)}")
+        _check(
+            self.budget_bytes is None or self.budget_bytes > 0,
+            f"cache.budget_bytes must be more than 0, or null, not {self.budget_bytes}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +142,8 @@ class SchedulerConfig:
         )
         _check(self.max_running is None or self.max_running >= 1, "scheduler.max_running must be at least 1, or null")
         _check(self.polling_interval >= 1, "scheduler.polling_interval must be at least 1")
+        for name in ("extra_inflight", "max_queued", "reserve_output_tokens"):
+            _check(getattr(self, name) >= 0, f"scheduler.{name} must not be negative, as {getattr(self, name)} is")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
