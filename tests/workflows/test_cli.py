@@ -46,9 +46,9 @@ def test_a_mistake_is_one_sentence_and_code_two(arguments: list[str], sentence: 
 
 
 def test_a_selection_that_does_not_run_here_is_refused_with_its_reasons() -> None:
-    done = np1d("run", "accuracy", "--no-report")
+    done = np1d("run", "micro", "--no-report")
     assert done.returncode == 2
-    assert "needs trained_model" in done.stderr
+    assert "needs kernel_bench" in done.stderr
     assert "error: nothing of this selection runs on cpu; the reasons are above" in done.stderr
 
 
