@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only
-from stack.kernels.mhc_boundary.cuda_fused import bf16_terms, check_streams, mhc_final, mhc_mean
+from stack.kernels.mhc_boundary.cuda_fused import bf16_terms, boundary_call, mhc_final, mhc_mean
 
 if TYPE_CHECKING:
     import torch
@@ -59,26 +59,13 @@ def mhc_boundary(
     iters: int,
 ) -> "tuple[Tensor, Tensor, Tensor, Tensor]":
     """See the op's contract. The streams are updated in place."""
-    import torch
-
-    check_streams(X_TNC, y_TC)
+    arguments, results = boundary_call(
+        ClusterArguments, y_TC, X_TNC, post_TN, comb_TNN, site, norm_weight_C, (hc_eps, norm_eps, iters)
+    )
     _check_copies(X_TNC, y_TC, post_TN, comb_TNN)
-    tokens, streams, channels = X_TNC.shape
-    x_TC = torch.empty((tokens, channels), dtype=X_TNC.dtype, device=X_TNC.device)
-    next_post = torch.empty((tokens, streams), dtype=torch.float32, device=X_TNC.device)
-    next_comb = torch.empty((tokens, streams, streams), dtype=torch.float32, device=X_TNC.device)
-    terms = bf16_terms(site.fn_MD)
-    arguments = ClusterArguments(
-        streams=X_TNC.data_ptr(), fn=terms.data_ptr(), base=site.base_M.data_ptr(), scale=site.scale_3.data_ptr(),
-        norm_weight=norm_weight_C.data_ptr(), x=x_TC.data_ptr(), next_post=next_post.data_ptr(),
-        next_comb=next_comb.data_ptr(), streams_row=X_TNC.stride(0), tokens=tokens, channels=channels, iters=iters,
-        weight_bf16=norm_weight_C.dtype == torch.bfloat16, hc_eps=hc_eps, norm_eps=norm_eps,
-    )  # fmt: skip
-    if y_TC is not None and post_TN is not None and comb_TNN is not None:
-        arguments.y, arguments.post, arguments.comb = y_TC.data_ptr(), post_TN.data_ptr(), comb_TNN.data_ptr()
-        arguments.y_row = y_TC.stride(0)
-    _KERNELS[terms.shape[0]].launch((_clusters(tokens, X_TNC.device) * RANKS, 1, 1), THREADS, [arguments])
-    return X_TNC, x_TC, next_post, next_comb
+    blocks = _clusters(X_TNC.shape[0], X_TNC.device) * RANKS
+    _KERNELS[bf16_terms(site.fn_MD).shape[0]].launch((blocks, 1, 1), THREADS, [arguments])
+    return results
 
 
 def _check_copies(*parts: "Tensor | None") -> None:

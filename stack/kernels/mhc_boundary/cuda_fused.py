@@ -61,29 +61,53 @@ def mhc_boundary(
     """See the op's contract. The streams are updated in place."""
     import torch
 
+    arguments, results = boundary_call(
+        BoundaryArguments, y_TC, X_TNC, post_TN, comb_TNN, site, norm_weight_C, (hc_eps, norm_eps, iters)
+    )
+    tokens, streams, channels = X_TNC.shape
+    if not tokens:
+        return results
+    splits = -(-channels // MIX_CHANNELS)
+    sums = torch.empty((tokens, splits, 2 * streams + streams * streams + 1), dtype=torch.float32, device=X_TNC.device)
+    arguments.sums, arguments.finished = sums.data_ptr(), _counters(X_TNC.device).data_ptr()
+    arguments.terms, arguments.slab, arguments.splits = bf16_terms(site.fn_MD).shape[0], SLAB, splits
+    _BOUNDARY.launch((_blocks(tokens, splits), 1, 1), THREADS, [arguments])
+    return results
+
+
+def boundary_call(
+    kind: "type[ctypes.Structure]",
+    y_TC: "Tensor | None",
+    X_TNC: "Tensor",
+    post_TN: "Tensor | None",
+    comb_TNN: "Tensor | None",
+    site: "Site",
+    norm_weight_C: "Tensor",
+    constants: tuple[float, float, int],
+) -> "tuple[Any, tuple[Tensor, Tensor, Tensor, Tensor]]":
+    """The fields that the boundary's kernels share, in a `kind`, and the results that they will write.
+
+    `constants` are hc_eps, norm_eps and iters. Raises ValueError for streams that the kernels do not serve.
+    """
+    import torch
+
     check_streams(X_TNC, y_TC)
     tokens, streams, channels = X_TNC.shape
     x_TC = torch.empty((tokens, channels), dtype=X_TNC.dtype, device=X_TNC.device)
     next_post = torch.empty((tokens, streams), dtype=torch.float32, device=X_TNC.device)
     next_comb = torch.empty((tokens, streams, streams), dtype=torch.float32, device=X_TNC.device)
-    if not tokens:
-        return X_TNC, x_TC, next_post, next_comb
-    terms, splits = bf16_terms(site.fn_MD), -(-channels // MIX_CHANNELS)
-    sums = torch.empty((tokens, splits, 2 * streams + streams * streams + 1), dtype=torch.float32, device=X_TNC.device)
-    counters = _counters(X_TNC.device)
-    arguments = BoundaryArguments(
-        streams=X_TNC.data_ptr(), fn=terms.data_ptr(), base=site.base_M.data_ptr(), scale=site.scale_3.data_ptr(),
-        norm_weight=norm_weight_C.data_ptr(), x=x_TC.data_ptr(), next_post=next_post.data_ptr(),
-        next_comb=next_comb.data_ptr(), sums=sums.data_ptr(), finished=counters.data_ptr(),
-        streams_row=X_TNC.stride(0), tokens=tokens, channels=channels,
-        terms=terms.shape[0], iters=iters, weight_bf16=norm_weight_C.dtype == torch.bfloat16, slab=SLAB,
-        splits=splits,  hc_eps=hc_eps, norm_eps=norm_eps,
+    hc_eps, norm_eps, iters = constants
+    arguments: Any = kind(
+        streams=X_TNC.data_ptr(), fn=bf16_terms(site.fn_MD).data_ptr(), base=site.base_M.data_ptr(),
+        scale=site.scale_3.data_ptr(), norm_weight=norm_weight_C.data_ptr(), x=x_TC.data_ptr(),
+        next_post=next_post.data_ptr(), next_comb=next_comb.data_ptr(), streams_row=X_TNC.stride(0), tokens=tokens,
+        channels=channels, iters=iters, weight_bf16=norm_weight_C.dtype == torch.bfloat16, hc_eps=hc_eps,
+        norm_eps=norm_eps,
     )  # fmt: skip
     if y_TC is not None and post_TN is not None and comb_TNN is not None:
         arguments.y, arguments.post, arguments.comb = y_TC.data_ptr(), post_TN.data_ptr(), comb_TNN.data_ptr()
         arguments.y_row = y_TC.stride(0)
-    _BOUNDARY.launch((_blocks(tokens, splits), 1, 1), THREADS, [arguments])
-    return X_TNC, x_TC, next_post, next_comb
+    return arguments, (X_TNC, x_TC, next_post, next_comb)
 
 
 def mhc_final(
