@@ -5,7 +5,6 @@ is missing is one sentence with the way out.
 """
 
 import hashlib
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from workflows.catalog import Catalog, nearest
 from workflows.errors import SessionError, WorkflowError
 from workflows.plan import DataNeed
 from workflows.schema import DataFile
+from workloads.files import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 60.0
@@ -55,7 +55,7 @@ def bring(catalog: Catalog, name: str, source: Path | None, root: Path = ROOT) -
     if (got := _digest(content)) != file.sha256:
         origin = source or file.url
         raise WorkflowError(f"{origin} is not {file.what}: its SHA-256 is {got}, not {file.sha256}")
-    _write(root / file.path, content)
+    write_atomically(root / file.path, lambda beside: beside.write_bytes(content))
     return f"{file.path}: {file.what}, {len(content):,} bytes, licence {file.licence}"
 
 
@@ -75,16 +75,6 @@ def _download(name: str, file: DataFile) -> bytes:
         raise WorkflowError(
             f"{file.url} cannot be read ({reason}); bring the file yourself: `np1d data {name} --from FILE`"
         ) from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _digest(content: bytes) -> str:

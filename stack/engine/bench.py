@@ -153,16 +153,29 @@ def kernel_times_ms(trace: profile, num_steps: int) -> dict[str, float]:
     return dict(times.most_common())
 
 
+def add_load_arguments(parser: argparse.ArgumentParser, *, config: str, num: str, output_len: int) -> None:
+    """The configuration, its settings and the load; `config` and `num` say what the first and `--num` are."""
+    parser.add_argument("config", type=Path, help=config)
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change one setting")
+    parser.add_argument("--num", type=int, default=4, help=f"{num} (default 4)")
+    parser.add_argument("--input", type=int, default=65536, help="prompt tokens (default 65536)")
+    parser.add_argument("--output", type=int, default=output_len, help=f"generated tokens (default {output_len})")
+    parser.add_argument("--shared", type=int, default=0, help="prompt tokens that all requests have in common")
+    parser.add_argument("--concurrency", type=int, default=2, help="requests alive at once (default 2)")
+
+
+def load_of(options: argparse.Namespace, *, seed: int, count: int | None = None) -> Load:
+    """What `add_load_arguments` read; `count` in place of `--num`."""
+    return Load(
+        count=options.num if count is None else count, input_len=options.input, output_len=options.output,
+        shared_len=options.shared, concurrency=options.concurrency, seed=seed,
+    )  # fmt: skip
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m stack.engine.bench", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("config", type=Path, help="engine configuration, JSON")
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change one setting")
-    parser.add_argument("--num", type=int, default=4, help="requests to serve (default 4)")
-    parser.add_argument("--input", type=int, default=65536, help="prompt tokens (default 65536)")
-    parser.add_argument("--output", type=int, default=10, help="generated tokens (default 10)")
-    parser.add_argument("--shared", type=int, default=0, help="prompt tokens that all requests have in common")
-    parser.add_argument("--concurrency", type=int, default=2, help="requests alive at once (default 2)")
+    add_load_arguments(parser, config="engine configuration, JSON", num="requests to serve", output_len=10)
     parser.add_argument("--warmup", type=int, default=1, help="requests served before the window (default 1)")
     parser.add_argument("--profile-steps", type=int, default=0, help="list device kernels over this many steps")
     options = parser.parse_args()
@@ -178,11 +191,10 @@ def main() -> int:
 
 
 def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
-    shape = {"input_len": options.input, "output_len": options.output, "shared_len": options.shared}
     if options.warmup:
-        warmup = Load(count=options.warmup, concurrency=options.concurrency, seed=1, **shape)
+        warmup = load_of(options, seed=1, count=options.warmup)
         print(f"warm-up: {json.dumps(bench.run(warmup))}", file=sys.stderr)  # noqa: T201
-    window = Load(count=options.num, concurrency=options.concurrency, seed=2, **shape)
+    window = load_of(options, seed=2)
     if not options.profile_steps:
         result = bench.run(window)
     else:

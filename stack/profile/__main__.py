@@ -16,7 +16,7 @@ import torch
 
 from stack.config import EngineConfig, load, parse_settings
 from stack.core import EngineError
-from stack.engine.bench import Bench, Load
+from stack.engine.bench import Bench, Load, add_load_arguments, load_of
 from stack.profile.regions import OTHER, Region, Regions
 
 FORCED = {"scheduler.overlap": False, "graphs.decode": False}
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     options = _parser().parse_args(arguments)
     try:
-        report = profile(load(options.config, FORCED | parse_settings(options.set)), _load(options))
+        report = profile(load(options.config, FORCED | parse_settings(options.set)), load_of(options, seed=2))
     except EngineError as error:
         print(error, file=sys.stderr)
         return 2
@@ -116,22 +116,11 @@ def _note(seen: list[Any], steps: dict[str, list[float]]) -> bool:
     return True
 
 
-def _load(options: argparse.Namespace) -> Load:
-    return Load(
-        count=options.num, input_len=options.input, output_len=options.output, shared_len=options.shared,
-        concurrency=options.concurrency, seed=2,
-    )  # fmt: skip
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stack.profile", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("config", type=Path, help="engine configuration, JSON; role single")
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change one setting")
-    parser.add_argument("--num", type=int, default=4, help="requests of the window (default 4)")
-    parser.add_argument("--input", type=int, default=65536, help="prompt tokens (default 65536)")
-    parser.add_argument("--output", type=int, default=64, help="generated tokens (default 64)")
-    parser.add_argument("--shared", type=int, default=0, help="prompt tokens that all requests have in common")
-    parser.add_argument("--concurrency", type=int, default=2, help="requests alive at once (default 2)")
+    add_load_arguments(
+        parser, config="engine configuration, JSON; role single", num="requests of the window", output_len=64
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--out", type=Path, help="also write the JSON here")
     return parser
