@@ -295,7 +295,8 @@ def tune_moe(
     arguments: Annotated[list[str] | None, typer.Argument(help="Passed on to the tuner.")] = None,
 ) -> None:
     """Search tiles of the expert GEMMs on recorded routes, and write the table that rows name."""
-    raise typer.Exit(_engine_verb("tune_moe", arguments or []))
+    command = [sys.executable, "-m", "stack.tune_moe", *(arguments or [])]
+    raise typer.Exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
 
 
 @app.command()
@@ -311,12 +312,6 @@ def profile(
     if code == 0:
         out.print(f"{path.relative_to(ROOT)}; np1d run updates the report", highlight=False, soft_wrap=True)
     raise typer.Exit(code)
-
-
-def _engine_verb(verb: str, arguments: list[str]) -> int:
-    if not any((ROOT / "stack" / verb).glob("__main__.py")) and not (ROOT / "stack" / f"{verb}.py").exists():
-        raise WorkflowError(f"not built yet: stack.{verb} is missing")
-    return subprocess.run([sys.executable, "-m", f"stack.{verb}", *arguments], cwd=ROOT, check=False).returncode
 
 
 def main() -> None:
