@@ -8,7 +8,6 @@ Reads the files of sessions and nothing else; works with one row or all. Exit co
 
 import argparse
 import errno
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from reports.material import Material, collect
 from reports.page.render import render
 from reports.results import Results, load_results
 from reports.tables.catalog import TABLES
+from workloads.files import write_bytes
 
 Say = Callable[[str], None]
 
@@ -37,11 +37,11 @@ def build(folder: Path, page: Path, say: Say) -> Results:
     material = collect(results)
     tables = {table.name: table for table in (make(material) for make in TABLES)}
     for table in tables.values():
-        _write(page.parent / "tables" / f"{table.name}.csv", table.csv().encode())
+        write_bytes(page.parent / "tables" / f"{table.name}.csv", table.csv().encode())
     drawn = _draw(material, say)
     for one in drawn:
         _write_figure(page.parent / "figures", one)
-    _write(page, render(material, tables, drawn).encode())
+    write_bytes(page, render(material, tables, drawn).encode())
     say(f"{len(tables)} tables and {sum(bool(one.svg) for one in drawn)} figures beside {page}")
     return results
 
@@ -95,20 +95,9 @@ def _write_figure(folder: Path, one: Drawn) -> None:
     for ending, content in (("svg", one.svg.encode()), ("png", one.png)):
         file = folder / f"{one.spec.name}.{ending}"
         if content:
-            _write(file, content)
+            write_bytes(file, content)
         else:
             file.unlink(missing_ok=True)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Whole or not at all: a reader, and a full disk, find the old file or the new one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

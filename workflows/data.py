@@ -14,7 +14,7 @@ from workflows.catalog import Catalog, nearest
 from workflows.errors import SessionError, WorkflowError
 from workflows.plan import DataNeed
 from workflows.schema import DataFile
-from workloads.files import write_atomically
+from workloads.files import write_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 60.0
@@ -55,7 +55,7 @@ def bring(catalog: Catalog, name: str, source: Path | None, root: Path = ROOT) -
     if (got := _digest(content)) != file.sha256:
         origin = source or file.url
         raise WorkflowError(f"{origin} is not {file.what}: its SHA-256 is {got}, not {file.sha256}")
-    write_atomically(root / file.path, lambda beside: beside.write_bytes(content))
+    write_bytes(root / file.path, content)
     return f"{file.path}: {file.what}, {len(content):,} bytes, licence {file.licence}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from workflows.gate import EXIT_CODES, GatedCell
 from workflows.statistics import Verdict, rank_p
-from workloads.files import write_atomically, write_json
+from workloads.files import write_atomically, write_bytes, write_json
 
 GATE_SCHEMA = "gate/1"
 
@@ -17,7 +17,7 @@ def write_all(cells: Sequence[GatedCell], verdict: Verdict, facts: dict[str, Any
     body = as_json(cells, verdict, facts)
     write_json(out, body)
     write_atomically(out.with_suffix(".md"), lambda path: path.write_text(as_markdown(cells, verdict, facts)))
-    write_atomically(out.with_suffix(".xml"), lambda path: path.write_bytes(as_junit(cells)))
+    write_bytes(out.with_suffix(".xml"), as_junit(cells))
 
 
 def as_json(cells: Sequence[GatedCell], verdict: Verdict, facts: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import orjson
 import pandas as pd
 
 from workloads.client_facts import CLIENT_FILE, read_client_facts
-from workloads.files import read_json, write_atomically, write_json
+from workloads.files import read_json, write_bytes, write_json
 from workloads.metrics import METRICS_FILE
 from workloads.passes import request_latencies
 from workloads.records import read_requests
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         client, requests = read_client_facts(options.folder / CLIENT_FILE), read_requests(options.folder)
         if options.aiperf:
             lines = b"".join(orjson.dumps(line) + b"\n" for line in aiperf_lines(requests, client))
-            write_atomically(options.aiperf, lambda path: path.write_bytes(lines))
+            write_bytes(options.aiperf, lines)
         if options.llmd:
             write_json(options.llmd, llmd_report(read_json(options.folder / METRICS_FILE), client, requests))
     except (ValueError, OSError) as error:

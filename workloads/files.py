@@ -30,6 +30,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content`, atomically."""
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to the disk, then give it its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
