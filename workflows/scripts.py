@@ -140,7 +140,9 @@ def _launcher(names: Sequence[str], addresses: Sequence[str], placement: str) ->
         if set(addresses) <= set(EXAMPLE_HOSTS):
             lines.append("# These addresses are examples: np1d plan ... --hosts A --hosts B writes yours.")
         for name, address in zip(names, addresses, strict=True):
-            lines.append(f'ssh -tt {quote(address)} "bash -c $(printf %q "$(cat {name})")" < /dev/null &')
+            # In base64, because the login shell over there need not be a bash, nor read what a bash quotes.
+            lines.append(f"script=\"$(base64 < {name} | tr -d '\\n')\"")
+            lines.append(f'ssh -tt {quote(address)} "bash -c \\"\\$(echo $script | base64 -d)\\"" < /dev/null &')
     lines.append("wait -n")
     return "\n".join(lines) + "\n"
 

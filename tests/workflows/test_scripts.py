@@ -140,7 +140,7 @@ def test_words_reach_the_program_as_rendered(catalog: Catalog) -> None:
 def test_two_nodes_are_started_by_ssh_or_inside_an_allocation() -> None:
     hosts = ["10.0.0.1", "10.0.0.2"]
     ssh = render("integrated/optimized", "", "h200x16", "default", hosts, "hosts")[-1].text
-    assert 'ssh -tt 10.0.0.2 "bash -c $(printf %q "$(cat host_b.sh)")" < /dev/null &' in ssh
+    assert "script=\"$(base64 < host_b.sh | tr -d '\\n')\"\nssh -tt 10.0.0.2 " in ssh
     srun = render("integrated/optimized", "", "h200x16", "default", hosts, "srun")[-1].text
     assert srun.count("srun --nodes=1 --ntasks=1") == 2
     assert "--kill-on-bad-exit=1" in srun
@@ -149,15 +149,23 @@ def test_two_nodes_are_started_by_ssh_or_inside_an_allocation() -> None:
 @pytest.mark.skipif(
     shutil.which("script") is None, reason="a terminal stands for the other host's, and script makes one"
 )
-def test_when_the_first_host_has_ended_nothing_is_left_on_the_second(tmp_path: Path) -> None:
+@pytest.mark.parametrize("login_shell", ["bash", "sh"])
+def test_when_the_first_host_has_ended_nothing_is_left_on_the_second(tmp_path: Path, login_shell: str) -> None:
     launch = render("integrated/optimized", "", "h200x16", "default", ["a", "b"], "hosts")[-1].text
-    scripts = {"launch.sh": launch, "host_a.sh": "sleep 2", "ssh": 'exec script -qec "$3" /dev/null',
-               "host_b.sh": "trap 'kill 0' EXIT\n(exec sleep 654.321) &\nwait -n"}  # fmt: skip
+    began = tmp_path / "began"
+    scripts = {
+        "launch.sh": launch,
+        "ssh": 'exec script -qec "$3" /dev/null',
+        "host_a.sh": f"until [ -e {began} ]; do sleep 0.1; done\nsleep 1",
+        "host_b.sh": "trap 'kill 0' EXIT\n(exec sleep 654.321) &\n"
+        f"""printf '%s\\n' "it's" '"$HOME"' > {began}\nwait -n""",
+    }
     for name, text in scripts.items():
         (tmp_path / name).write_text(text if text.startswith("#!") else f"#!/usr/bin/env bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    subprocess.run([tmp_path / "launch.sh"], check=True, timeout=30, env={**os.environ, "PATH": path})
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SHELL": shutil.which(login_shell) or ""}
+    subprocess.run([tmp_path / "launch.sh"], check=True, timeout=30, env=environment)
+    assert began.read_text() == 'it\'s\n"$HOME"\n'
     until = time.monotonic() + 10
     while left := [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "654.321"]]:
         assert time.monotonic() < until, left

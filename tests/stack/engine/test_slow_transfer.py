@@ -10,8 +10,11 @@ NUM_REQUESTS, NUM_TOKENS, LIMIT = 12, 20, 2
 
 
 def running_per_step(worker, log, extra):
-    """How many requests each decode step ran, over requests that all came at once."""
-    prefill = worker(role="prefill", disagg__delay_s=0.3)
+    """How many requests each decode step ran, over requests that all came at once.
+
+    A transfer takes far longer than a request's steps, also on a busy machine whose steps take several times as long.
+    """
+    prefill = worker(role="prefill", disagg__delay_s=0.8)
     decode = worker(
         role="decode",
         scheduler__max_running=LIMIT,
