@@ -59,7 +59,8 @@ class CacheConfig:
     index_dtype: Dtype = "fp8_e4m3"
     """Pooled index keys: FP8 rows carry one FP32 power-of-two scale (132 bytes per `index_kpool` tokens)."""
     index_layout: Literal["pooled", "per_token"] = "pooled"
-    """`per_token` charges one index row a token, as the published baseline did; used by the memory plan alone."""
+    """`per_token`: a page has room for one index row a token, as the published baseline's; our pooled keys fill one in
+    `index_kpool`, and the rest is held empty. Both ends of a transfer need the same."""
     state_dtype: Literal["float32", "bfloat16"] = "float32"
     """Recurrent states in their slots; arithmetic is FP32 either way."""
     conv_dtype: Literal["float32", "bfloat16"] = "bfloat16"

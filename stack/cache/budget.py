@@ -153,7 +153,7 @@ class _Solver:
         """A fixed share for slots, whatever the load; the running limit is what both pools can hold."""
         load, share = self._load, self._config.cache.auto_state_share
         by_slots = _largest(lambda n: load.state_bytes(n) <= share * self._rest(n))
-        pages = int((1 - share) * self._rest(1)) // load.charged_page_bytes - 1
+        pages = int((1 - share) * self._rest(1)) // load.layout.page_bytes - 1
         by_pages = (pages - load.shared_pages) // load.private_pages - load.extra
         most = min(by_slots, by_pages)
         wish = self._config.scheduler.max_running
@@ -165,7 +165,7 @@ class _Solver:
         load = self._load
         extra_slots = (num_slots - load.num_slots(running)) * load.layout.slot_bytes
         if num_pages is None:
-            num_pages = (self._rest(running) - load.state_bytes(running)) // load.charged_page_bytes - 1
+            num_pages = (self._rest(running) - load.state_bytes(running)) // load.layout.page_bytes - 1
         idle = [Term("idle slots", extra_slots, f"{num_slots - load.num_slots(running)} slots")] if extra_slots else []
         terms = self._outside(running) + load.state_terms(running) + idle + load.page_terms(num_pages)
         terms.append(Term("index workspace", self._workspace(running), "FP32 scores of one tile"))
@@ -189,7 +189,7 @@ class _Solver:
 
     def _fits(self, running: int) -> bool:
         load = self._load
-        pages = (load.num_pages(running) + 1) * load.charged_page_bytes
+        pages = (load.num_pages(running) + 1) * load.layout.page_bytes
         return load.state_bytes(running) + pages <= self._rest(running)
 
     def _rest(self, running: int) -> int:
@@ -237,7 +237,7 @@ class _Solver:
 
     def _refusal(self, wish: int, most: int) -> str:
         load, budget = self._load, self._budget(1)
-        needed = load.state_bytes(wish) + (load.num_pages(wish) + 1) * load.charged_page_bytes + self._workspace(1)
+        needed = load.state_bytes(wish) + (load.num_pages(wish) + 1) * load.layout.page_bytes + self._workspace(1)
         asked = f"{wish} running request{'s' if wish > 1 else ''} of {load.context} + {load.output} tokens"
         if most:
             way = f"at most {most} fit: set scheduler.max_running to {most} or less (null takes what fits)"
@@ -247,7 +247,7 @@ class _Solver:
 
     def _largest_context(self) -> str:
         load = self._load
-        pages = (self._rest(1) - load.state_bytes(1)) // load.charged_page_bytes - 1
+        pages = (self._rest(1) - load.state_bytes(1)) // load.layout.page_bytes - 1
         tokens = pages // (1 + load.extra) * load.layout.page_size - load.output - 2 * load.layout.verify_width
         if tokens <= 0:
             return "not even the slots of one request fit"

@@ -4,8 +4,8 @@ Knows nothing of tensors, devices or pool sizes. Two instances can exchange page
 `layout_hash` agrees; `explain_mismatch` names what does not.
 
 Page (one span): latents [paged layer][token][latent]; index blocks [paged layer][codes of all pools, their FP32
-scales]; draft rows [draft layer][k,v][token][kv head][d] for `cache.draft_kv: full`. Paged layers are the DSA layers in
-order, then the MTP layer when MTP drafts.
+scales, room for further rows with `cache.index_layout: per_token`]; draft rows [draft layer][k,v][token][kv head][d]
+for `cache.draft_kv: full`. Paged layers are the DSA layers in order, then the MTP layer when MTP drafts.
 
 Slot (one span): state [head][layer][k][v]; windows [head][layer][q,k,v][d][3]; tails [paged layer][ring][k,gate][d];
 the draft's ring [draft layer][k,v][window][kv head][d] for `cache.draft_kv: ring`.
@@ -64,6 +64,9 @@ class CacheLayout:
     kv_dtype: Dtype
     index_dim: int
     index_dtype: Dtype
+    index_rows: int
+    """Index rows that each layer has room for in a page: one a pooled key, or one a token with
+    `cache.index_layout: per_token`. Pooled keys fill the first ones; the rest is held and travels, and never read."""
     num_kda_layers: int
     num_heads: int
     head_dim: int
@@ -98,8 +101,8 @@ class CacheLayout:
 
     @property
     def index_block_bytes(self) -> int:
-        """One layer's pooled keys in a page: codes, scales, padding."""
-        return _up(self.pools_per_page * self.index_row_bytes, BLOCK_ALIGNMENT)
+        """One layer's index rows in a page: codes and scales of the pooled keys, rows without a key, padding."""
+        return _up(self.index_rows * self.index_row_bytes, BLOCK_ALIGNMENT)
 
     def latent_offset(self, layer: int) -> int:
         """Start of a paged layer's latents in a page."""
@@ -121,9 +124,11 @@ class CacheLayout:
     @property
     def page_parts(self) -> dict[str, int]:
         """Bytes of a page by what they hold."""
+        empty = self.num_paged_layers * (self.index_rows - self.pools_per_page) * self.index_row_bytes
         parts = {
             "latents": self.latent_offset(self.num_paged_layers),
-            "index": self.num_paged_layers * self.index_block_bytes,
+            "index": self.num_paged_layers * self.index_block_bytes - empty,
+            "empty_index": empty,
             "draft": self._draft_token_bytes("full") * self.page_size,
         }
         return parts | {"padding": -sum(parts.values()) % SPAN_ALIGNMENT}
@@ -254,6 +259,7 @@ def cache_layout(geometry: ModelGeometry, config: EngineConfig, draft: DraftGeom
         kv_dtype=cache.kv_dtype,
         index_dim=geometry.index_head_dim,
         index_dtype=cache.index_dtype,
+        index_rows=cache.page_size if cache.index_layout == "per_token" else cache.page_size // geometry.index_kpool,
         num_kda_layers=len(geometry.kda_layers),
         num_heads=geometry.kda_num_heads,
         head_dim=geometry.kda_head_dim,

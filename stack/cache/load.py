@@ -67,15 +67,6 @@ class Load:
         reserve = 2 * self.layout.verify_width if self.output else 0
         return -(-(self.context - self.shared + self.output + reserve) // self.layout.page_size)
 
-    @property
-    def charged_page_bytes(self) -> int:
-        """A page as the plan charges it: `cache.index_layout: per_token` pays one index row a token."""
-        layout = self.layout
-        if self.config.cache.index_layout == "pooled":
-            return layout.page_bytes
-        extra_rows = layout.page_size - layout.pools_per_page
-        return layout.page_bytes + layout.num_paged_layers * extra_rows * layout.index_row_bytes
-
     def num_pages(self, running: int) -> int:
         """Pages that `running` requests and those in flight need."""
         return self.shared_pages + (running + self.extra) * self.private_pages
@@ -126,12 +117,15 @@ class Load:
         return terms
 
     def page_terms(self, num_pages: int) -> list[Term]:
-        """Target and draft rows of all pages."""
-        pages, parts = num_pages + 1, self.layout.page_parts
-        target = self.charged_page_bytes - parts["draft"]
-        note = f"{pages} pages of {self.layout.page_size} tokens"
-        terms = [Term("target KV", pages * target, note)]
-        return terms + ([Term("draft KV", pages * parts["draft"], note)] if parts["draft"] else [])
+        """Target and draft rows of all pages, and the index rows that a layout as published leaves empty."""
+        at, pages, parts = self.layout, num_pages + 1, self.layout.page_parts
+        empty, draft = parts["empty_index"], parts["draft"]
+        note = f"{pages} pages of {at.page_size} tokens"
+        terms = [Term("target KV", pages * (at.page_bytes - empty - draft), note)]
+        if empty:
+            rows = f"as published, one index row a token is held; pooled keys fill 1 in {at.kpool}"
+            terms.append(Term("empty index rows", pages * empty, rows))
+        return terms + ([Term("draft KV", pages * draft, note)] if draft else [])
 
     def _score_row_bytes(self, context: int) -> int:
         return SCALE_BYTES * -(-context // self.layout.kpool)

@@ -100,7 +100,7 @@ def test_a_changed_row_runs_that_row_again_and_no_other(copy: Path) -> None:
     assert jobs["session"] == 2, "the baseline of the ladder and the row that inherits from it"
     edit(copy, "workflows/config/ladders.yaml", "scheduler.extra_inflight: 1", "scheduler.extra_inflight: 0")
     ladder = "workflows/config/ladders.yaml"
-    edit(copy, ladder, "fp8_e4m3}, decode: {cache.index_layout: pooled}}", "fp8_e4m3}}")
+    edit(copy, ladder, "fp8_e4m3, cache.index_layout: pooled}}", "fp8_e4m3}}")
     assert planned(copy) == {"plan": 1, "session": 1, "metrics": 1}
 
 

@@ -23,6 +23,13 @@ def test_a_page_costs_the_published_bytes_per_token(quarter):
     assert layout_of(quarter, BF16).page_bytes == 256 * 11 * (1024 + 33)
 
 
+def test_the_published_baselines_page_holds_an_index_row_for_every_token(quarter):
+    pooled, per_token = (layout_of(quarter, BF16 | {"cache.index_layout": kind}) for kind in ("pooled", "per_token"))
+    assert per_token.page_bytes == 256 * 11 * (1024 + 132)
+    assert per_token.page_parts["empty_index"] == per_token.page_bytes - pooled.page_bytes
+    assert [at.scales_offset(2) - at.codes_offset(2) for at in (pooled, per_token)] == [64 * 128] * 2
+
+
 def test_a_slot_costs_the_published_state_and_windows(quarter):
     for settings, state in ((BF16, 35_651_584), (FP8, 17_825_792)):
         parts = layout_of(quarter, settings).slot_parts
@@ -63,7 +70,16 @@ def test_replay_inputs_cost_what_a_verify_row_holds(quarter):
     assert layout_of(quarter, FP8).ring_entry_bytes == 0
 
 
-@pytest.mark.parametrize("settings", [BF16, FP8, MTP, {"cache.page_size": 4, "model.compute_dtype": "float32"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        BF16,
+        FP8,
+        MTP,
+        BF16 | {"cache.index_layout": "per_token"},
+        {"cache.page_size": 4, "model.compute_dtype": "float32"},
+    ],
+)
 def test_every_part_starts_where_its_items_can(tiny, settings):
     layout = layout_of(tiny, settings)
     assert layout.page_bytes % 256 == layout.slot_bytes % 256 == 0
@@ -80,6 +96,7 @@ def test_the_hash_moves_with_everything_two_instances_must_agree_on(tiny, tiny_d
         {"cache.page_size": 64},
         {"cache.kv_dtype": "bfloat16"},
         {"cache.index_dtype": "bfloat16"},
+        {"cache.index_layout": "per_token"},
         {"cache.state_dtype": "float32"},
         {"cache.conv_dtype": "float32"},
         {"cache.draft_kv": "full"},

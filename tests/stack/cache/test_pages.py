@@ -34,7 +34,14 @@ def as_bytes(view):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"cache.kv_dtype": "fp8_e4m3"}, {"cache.index_dtype": "bfloat16"}, {"cache.page_size": 4}, FULL],
+    [
+        {},
+        {"cache.kv_dtype": "fp8_e4m3"},
+        {"cache.index_dtype": "bfloat16"},
+        {"cache.index_layout": "per_token"},
+        {"cache.page_size": 4},
+        FULL,
+    ],
     ids=str,
 )
 def test_views_cover_every_byte_of_a_page_once(tiny, tiny_draft, settings):
@@ -48,6 +55,7 @@ def test_views_cover_every_byte_of_a_page_once(tiny, tiny_draft, settings):
         padding = (
             parts["padding"]
             + parts["index"]
+            + parts["empty_index"]
             - sum(pool.layout.num_paged_layers * pool.layout.pools_per_page * pool.layout.index_row_bytes for _ in "1")
         )
         assert int((page == 0).sum()) == padding
