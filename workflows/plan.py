@@ -123,6 +123,8 @@ class Plan(Part):
     """What is simulated or scaled; a claim reads them before it compares."""
     conditions: dict[str, Any]
     """Published and scaled lengths and loads, side by side."""
+    measured_alone: dict[str, str] = {}
+    """Of a row put together from two halves, the row that measures each half by itself on this testbed."""
     model: dict[str, Any]
     data: tuple[DataNeed, ...] = ()
     processes: tuple[ProcessPlan, ...]
@@ -139,7 +141,7 @@ class Plan(Part):
     def key(self) -> str:
         """Digest of all that a measurement depends on: no captions, no published values, no session number."""
         body = self.to_json()
-        for caption in ("question", "expect", "published", "cell", "metric"):
+        for caption in ("question", "expect", "published", "cell", "metric", "measured_alone"):
             del body[caption]
         body["client"]["workload"].pop("identity")
         return f"{self.cell.suite}/{self.cell.row}/{self.cell.workload}@{self.cell.testbed}#{digest(body)}"

@@ -15,7 +15,7 @@ from workflows.errors import CatalogError, NotApplicableError
 from workflows.identity import MEASURE_VERSION
 from workflows.memory import configuration_of, generating_instance, memory_plan
 from workflows.plan import Cell, ClientPlan, DataNeed, Limits, Plan, ProcessPlan
-from workflows.resolution import Resolution, resolve
+from workflows.resolution import Resolution, measured_as, resolve
 from workflows.scaling import Shape, published_shape, retuned, scaled, scaled_settings
 from workflows.schema import Model, QuestionRules, SuiteWorkload, Testbed
 from workloads.spec import ASKED_ONCE, SpecError, load_template, parse
@@ -88,6 +88,7 @@ class _Planner:
             left_out=self._left_out(),
             labels=self._labels(),
             conditions={"published": _conditions(self._published), "scaled": _conditions(self._shape)},
+            measured_alone=self._measured_alone(),
             model=self._model_facts(),
             data=self._data(),
             processes=processes,
@@ -99,6 +100,15 @@ class _Planner:
                 needed_memory_gib=testbed.session.needed_memory_gib,
             ),
         )
+
+    def _measured_alone(self) -> dict[str, str]:
+        bases = self._entry.row.base
+        if not isinstance(bases, dict):
+            return {}
+        return {
+            half: measured_as(self._catalog, self._catalog.row(base), self._resolution.testbed_id)
+            for half, base in bases.items()
+        }
 
     def _fewer_clients(self, shape: Shape) -> Shape:
         """The load of a topology with fewer prefill instances than published: as much for each."""

@@ -39,6 +39,12 @@ def resolve(catalog: Catalog, entry: CatalogRow, testbed_id: str, engine: str = 
     return Resolution(entry, testbed_id, chosen, status, reason, settings, parts, left_out)
 
 
+def measured_as(catalog: Catalog, entry: CatalogRow, testbed_id: str) -> str:
+    """The row under whose name these settings are measured there: the first of the suite that comes to the same."""
+    testbed = catalog.testbed(testbed_id)
+    return _first_twin(catalog, entry, testbed, _effective(catalog, entry, testbed)[:2]) or entry.name
+
+
 def _effective(
     catalog: Catalog, entry: CatalogRow, testbed: Testbed
 ) -> tuple[dict[str, dict[str, Any]], tuple[str, ...], dict[str, str]]:
@@ -82,6 +88,8 @@ def _impossible(catalog: Catalog, entry: CatalogRow, testbed: Testbed, engine: s
         return "the rows of testbed ascend_a3 are the published Ascend scenarios, and they are its alone"
     if engine == "stack" and entry.row.stack.none:
         return entry.row.stack.none
+    if engine == "stack" and testbed.gpus_per_instance > 1:
+        return f"an instance of our engine has one GPU, and this testbed's have {testbed.gpus_per_instance}"
     if engine == "sglang":
         columns = (sglang_column(catalog, entry.name, half) for half in HALVES)
         if reason := next((column["none"] for column in columns if column["none"]), None):
@@ -102,8 +110,8 @@ def _unbuilt(catalog: Catalog, entry: CatalogRow, parts: tuple[str, ...]) -> str
     if entry.suite.kind == "micro" and entry.row.bench is None:
         return "not built yet: no timed call is declared for it"
     for need in (*catalog.needs(entry.name), *parts):
-        if file := catalog.missing_file(need):
-            return f"not built yet: {need} ({file} is missing)"
+        if reason := catalog.not_built(need):
+            return f"not built yet: {need} ({reason})"
     return ""
 
 
@@ -126,6 +134,11 @@ def _idle(catalog: Catalog, entry: CatalogRow, testbed: Testbed, effective: tupl
 
 def _twin(catalog: Catalog, entry: CatalogRow, testbed: Testbed, effective: tuple[Any, Any]) -> str:
     """The earlier row of the suite that comes to the same here, in words; empty where there is none."""
+    twin = _first_twin(catalog, entry, testbed, effective)
+    return f"the same as {twin} here" if twin else ""
+
+
+def _first_twin(catalog: Catalog, entry: CatalogRow, testbed: Testbed, effective: tuple[Any, Any]) -> str:
     own = _load_of(catalog, entry)
     for name, other in catalog.rows.items():
         if name == entry.name:
@@ -134,7 +147,7 @@ def _twin(catalog: Catalog, entry: CatalogRow, testbed: Testbed, effective: tupl
             continue
         settings, parts, _ = _effective(catalog, other, testbed)
         if (settings, parts) == effective and not _impossible(catalog, other, testbed, "stack"):
-            return f"the same as {name} here"
+            return name
     return ""
 
 

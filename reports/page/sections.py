@@ -44,7 +44,7 @@ def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Dr
                                                            "leave_one_out")),
         Section("prefill", "Prefill", [], parts("ladder_prefill", "figure:prefill", "figure:packet")),
         Section("integrated", "3P1D", [], parts("figure:topology", "integrated_throughput", "integrated_latency",
-                                                "figure:integrated", "operating_points")),
+                                                "figure:integrated", "balance", "operating_points")),
         Section("accuracy", "Accuracy", [], parts("accuracy", "accuracy_pairs", "accuracy_items")),
         Section("drafters", "Drafters", [], parts("drafters", "acceptance_by_context", "figure:cycle",
                                                 "figure:tile_loop")),

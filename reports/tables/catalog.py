@@ -6,6 +6,7 @@ from reports.material import Material
 from reports.tables import (
     acceptance,
     accuracy,
+    balance,
     claims,
     definitions,
     drafters,
@@ -30,6 +31,7 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     integrated.throughput,
     integrated.latencies,
     integrated.worsened,
+    balance.balance,
     drafters.drafters_table,
     acceptance.acceptance_by_context,
     accuracy.accuracy_table,
