@@ -57,7 +57,8 @@ def balance(material: Material) -> Table:
         title="Do both halves add up?",
         caption="Supply is what the prefill instances could feed, capacity what the decode instances could write, both "
         "from one instance's rate in the row that measures that half alone. Together they cannot pass the lesser; "
-        "the best split is of as many instances.",
+        "the best split is of as many instances. The formula does not know that instances on one machine's cores take "
+        "from each other: on a CPU testbed only the published lines say something.",
         frame=frame,
         headers={
             "shared": "shared prefix",
