@@ -28,12 +28,13 @@ import pyarrow.compute as pc
 import uvloop
 
 from workloads.client_facts import CLIENT_FILE, CLIENT_SCHEMA
+from workloads.connection import Connections
 from workloads.files import write_json
 from workloads.fleet import Fleet, check_open_files, fleet_for
-from workloads.preparation import NotReadyError, counters, flush, prime, server_info, wait_ready
+from workloads.preparation import NotReadyError, counters, flush, http_session, prime, server_info, wait_ready
 from workloads.progress import ProgressLine
 from workloads.records import CHUNKS_FILE, REQUESTS_FILE, ChunkRecord, Phase, RequestRecord, schema_of, write_records
-from workloads.share import Share, ShareResult, http_session
+from workloads.share import Share, ShareResult
 from workloads.sources import source_for
 from workloads.spec import ClosedLoad, SpecError, Workload, parse
 from workloads.stream import Sender, Traffic, now_s
@@ -89,6 +90,8 @@ class Session:
         self._requests: list[RequestRecord] = []
         self._chunks: list[pa.Table] = []
         self._open_files = check_open_files(workload)
+        self._connections = Connections(self._target.url + wire_for(workload).path)
+        """For the requests that belong to no pass."""
         self._fleet: Fleet = fleet_for(workload, self._target.url, processes)
         self._stopped: tuple[str, str] | None = None
         stream = None if progress else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
@@ -127,12 +130,13 @@ class Session:
             self._write()
             raise
         finally:
+            self._connections.close()
             self._fleet.close()
         return self._facts
 
     async def _run_passes(self, http: aiohttp.ClientSession) -> None:
         url, workload = self._target.url, self._workload
-        sender = self._side_sender(http, pass_index=0)
+        sender = self._side_sender(pass_index=0)
         self._facts["sample_body"] = _first_body(workload, url)
         self._facts["ready_s"] = await wait_ready(http, url, sender, _probe(workload), workload.timeouts.ready_s)
         self._facts["server_info"] = await server_info(http, url)
@@ -152,7 +156,7 @@ class Session:
         if is_separate and isinstance(workload.load, ClosedLoad) and workload.num_warmup:
             facts["warmup"] = await self._warm_up_apart()
         facts["flush"] = await self._flush(http, pass_index)
-        facts["prime"] = await self._prime(http, pass_index)
+        facts["prime"] = await self._prime(pass_index)
         phases: tuple[Phase, ...] = ("warmup", "measured", "cooldown")
         facts["build_s"] = await self._fleet.build(pass_index, phases)
         before = await self._counters(http)
@@ -187,23 +191,22 @@ class Session:
             self._line.say(f"flush is {report['status']}: {report['detail']}")
         return report
 
-    async def _prime(self, http: aiohttp.ClientSession, pass_index: int) -> dict[str, Any]:
+    async def _prime(self, pass_index: int) -> dict[str, Any]:
         cache = self._workload.cache
         if cache.intent != "primed":
             return {"num_requests": 0, "num_failed": 0, "seconds": 0.0, "error": ""}
         prefixes = source_for(self._workload).prefixes(self._workload.seed("pass", pass_index))
-        return await prime(self._side_sender(http, pass_index), prefixes, cache.prime_repeats)
+        return await prime(self._side_sender(pass_index), prefixes, cache.prime_repeats)
 
     async def _counters(self, http: aiohttp.ClientSession) -> float | None:
         if not self._target.metrics_urls:
             return None
         return await counters(http, self._target.metrics_urls, self._target.request_counter)
 
-    def _side_sender(self, http: aiohttp.ClientSession, pass_index: int) -> Sender:
+    def _side_sender(self, pass_index: int) -> Sender:
         """A sender for requests that belong to no pass."""
-        wire = wire_for(self._workload)
         return Sender(
-            http=http, url=self._target.url + wire.path, wire=wire, traffic=Traffic(), pass_index=pass_index,
+            connections=self._connections, wire=wire_for(self._workload), traffic=Traffic(), pass_index=pass_index,
             process=-1, keep_text=False,
         )  # fmt: skip
 

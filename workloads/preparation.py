@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from workloads.connection import CONNECT_TIMEOUT_S, KEEP_ALIVE_S
 from workloads.stream import Sender, Ticket, now_s
 from workloads.traffic import Prompt
 
@@ -31,6 +32,15 @@ class FlushReport:
     attempts: int
     seconds: float
     detail: str
+
+
+def http_session() -> aiohttp.ClientSession:
+    """A session for the requests that are not measured."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        trust_env=False,
+    )
 
 
 async def wait_ready(http: aiohttp.ClientSession, url: str, sender: Sender, prompt: Prompt, timeout_s: float) -> float:

@@ -5,6 +5,7 @@ traffic.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import gc
 import itertools
@@ -12,10 +13,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-import aiohttp
 import numpy as np
 import pyarrow as pa
 
+from workloads.connection import Connections
 from workloads.load import ClosedLoop, LocalRemaining, OpenLoop, Remaining, Talk, arrival_offsets
 from workloads.records import ChunkRecord, Phase, RequestRecord, schema_of
 from workloads.sources import source_for
@@ -24,10 +25,6 @@ from workloads.stream import Exchange, Sender, Ticket, Traffic, now_s
 from workloads.traffic import Conversation, Prompt, Source
 from workloads.watch import LoopLag, Watchdog
 from workloads.wire import Wire, wire_for
-
-READ_BUFFER_BYTES = 1 << 18
-KEEP_ALIVE_S = 0.9
-"""Shorter than any server's own, so that no request is sent on a connection that is being closed."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -101,10 +98,9 @@ class Share:
         lag, exchanges = LoopLag(), list[Exchange]()
         gc.freeze()
         gc.disable()  # a collection would stop the clock of every stream; what a pass leaves is small
-        async with http_session() as http:
+        with contextlib.closing(Connections(self._url + self._wire.path)) as connections:
             sender = Sender(
-                http=http,
-                url=self._url + self._wire.path,
+                connections=connections,
                 wire=self._wire,
                 traffic=self.traffic,
                 pass_index=self._pass_index,
@@ -192,17 +188,6 @@ def chunk_table(exchanges: Sequence[Exchange]) -> pa.Table:
     schema = schema_of(ChunkRecord)
     arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def http_session() -> aiohttp.ClientSession:
-    """An HTTP session without a limit on connections and without a timeout of its own."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
-        read_bufsize=READ_BUFFER_BYTES,
-        auto_decompress=False,
-        trust_env=False,
-    )
 
 
 def tickets_of(

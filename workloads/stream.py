@@ -1,15 +1,15 @@
 """Sends one request and records what came back and when.
 
-The hot path of the client: one clock reading for each network read, one JSON parse for each event. Knows nothing of
-loads. Times are this machine's monotonic clock; the session turns them into seconds since the pass's t0.
+The hot path of the client: one clock reading for each network read, one JSON parse for each event, and no task is woken
+before the answer has ended. Knows nothing of loads. Times are this machine's monotonic clock; the session turns them
+into seconds since the pass's t0.
 """
 
 import asyncio
 import dataclasses
 import time
 
-import aiohttp
-
+from workloads.connection import Connections
 from workloads.records import Phase, RequestRecord
 from workloads.sse import SseSplitter
 from workloads.traffic import Prompt
@@ -92,12 +92,56 @@ class _FailedError(Exception):
         self.kind = kind
 
 
+class _Reading:
+    """Takes one answer while it arrives."""
+
+    __slots__ = ("_answer", "_exchange", "_feed", "_flight", "_read", "_refusal", "_times", "_tokens", "_traffic")
+
+    def __init__(self, wire: Wire, traffic: Traffic, flight: Flight, exchange: Exchange) -> None:
+        self._read = wire.read
+        self._feed = SseSplitter().feed
+        self._traffic = traffic
+        self._flight = flight
+        self._exchange = exchange
+        self._answer = exchange.answer
+        self._times = exchange.chunk_times
+        self._tokens = exchange.chunk_tokens
+        self._refusal = b""
+
+    def head(self, status: int, arrived_s: float) -> None:
+        """The status says whether there are events to come."""
+        self._flight.last_event_s = self._exchange.record.headers_s = arrived_s
+        self._exchange.record.http_status = status
+
+    def body(self, data: bytes, arrived_s: float) -> None:
+        """Take the events that are whole now. Raises EventError, and _FailedError for an answer that is a refusal."""
+        self._flight.last_event_s = arrived_s
+        if self._exchange.record.http_status != 200:
+            self._refusal += data
+            if len(self._refusal) >= _REFUSAL_BYTES:
+                raise self.refusal()
+            return
+        for payload in self._feed(data):
+            arrival = self._read(payload, self._answer)
+            if arrival is None:
+                continue
+            self._times.append(arrived_s)
+            self._tokens.append(arrival.num_tokens)
+            self._traffic.num_tokens += arrival.num_tokens or 1
+            if arrival.is_answer and self._exchange.record.first_answer_s is None:
+                self._exchange.record.first_answer_s = arrived_s
+
+    def refusal(self) -> _FailedError:
+        """The error of an answer whose status is not 200."""
+        text = self._refusal[:_REFUSAL_BYTES].decode(errors="replace")
+        return _FailedError("http_status", f"status {self._exchange.record.http_status}: {text}")
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Sender:
-    """Sends tickets of one pass over one HTTP session."""
+    """Sends tickets of one pass over the connections to one URL."""
 
-    http: aiohttp.ClientSession
-    url: str
+    connections: Connections
     wire: Wire
     traffic: Traffic
     pass_index: int
@@ -118,9 +162,7 @@ class Sender:
             await self._converse(ticket, flight, exchange)
         except (EventError, _FailedError) as error:
             self._fail(exchange, error.kind, str(error))
-        except aiohttp.ClientPayloadError as error:
-            self._fail(exchange, "broken_stream", f"the stream broke: {error}")
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             kind = "connect" if exchange.record.headers_s is None else "broken_stream"
             self._fail(exchange, kind, f"{type(error).__name__}: {error}")
         except asyncio.CancelledError:
@@ -134,13 +176,14 @@ class Sender:
 
     async def _converse(self, ticket: Ticket, flight: Flight, exchange: Exchange) -> None:
         record, answer = exchange.record, exchange.answer
-        async with self.http.post(self.url, data=ticket.body, headers=_HEADERS) as response:
-            flight.last_event_s = record.headers_s = now_s()
-            record.http_status = response.status
-            if response.status != 200:
-                text = (await response.content.read(400)).decode(errors="replace")
-                raise _FailedError("http_status", f"status {response.status}: {text}")
-            await self._read(response, flight, exchange)
+        reading = _Reading(self.wire, self.traffic, flight, exchange)
+        try:
+            await self.connections.post(ticket.body, reading)
+        except OSError:
+            if record.http_status in (None, 200):
+                raise
+        if record.http_status != 200:
+            raise reading.refusal()
         record.end_s = now_s()
         if answer.output_tokens == 0 or not exchange.chunk_times:
             raise _FailedError("no_tokens", "the answer ended without a token")
@@ -148,23 +191,6 @@ class Sender:
             raise _FailedError("early_end", "the stream ended without a finish reason or an end marker")
         record.ok = True
         self._complete(exchange)
-
-    async def _read(self, response: aiohttp.ClientResponse, flight: Flight, exchange: Exchange) -> None:
-        feed, read, answer = SseSplitter().feed, self.wire.read, exchange.answer
-        times, tokens, traffic = exchange.chunk_times, exchange.chunk_tokens, self.traffic
-        content = response.content
-        while data := await content.readany():
-            arrived = now_s()
-            flight.last_event_s = arrived
-            for payload in feed(data):
-                arrival = read(payload, answer)
-                if arrival is None:
-                    continue
-                times.append(arrived)
-                tokens.append(arrival.num_tokens)
-                traffic.num_tokens += arrival.num_tokens or 1
-                if arrival.is_answer and exchange.record.first_answer_s is None:
-                    exchange.record.first_answer_s = arrived
 
     def _fail(self, exchange: Exchange, kind: str, sentence: str) -> None:
         exchange.record.ok = False
@@ -199,7 +225,8 @@ class Sender:
         )  # fmt: skip
 
 
-_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
+_REFUSAL_BYTES = 400
+"""How much of an answer that is no success is kept."""
 _ANSWER_FIELDS = (
     "output_tokens", "output_tokens_seen", "input_tokens", "cached_tokens", "finish_reason", "num_verify",
     "accepted_drafts", "accept_length", "prefill_worker", "decode_worker",

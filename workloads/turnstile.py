@@ -18,11 +18,12 @@ class Turnstile:
     async def turn(self) -> None:
         """Return when it is the caller's turn."""
         loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        self._waiting.append(future)
-        if not self._is_turning:
+        if not self._is_turning:  # nobody has started in this turn: an empty slot waits for nothing
             self._is_turning = True
             loop.call_soon(self._next, loop)
+            return
+        future = loop.create_future()
+        self._waiting.append(future)
         await future
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
