@@ -152,10 +152,12 @@ class Catalog:
         lengths = [entry.row.accept_length for entry in reversed(self.chain(name, "decode"))]
         return next((length for length in lengths if length is not None), None)
 
-    def missing_file(self, mechanism: str) -> str | None:
-        """The first file that a mechanism lacks; None when it is built, or is an ability of testbeds alone."""
+    def not_built(self, mechanism: str) -> str | None:
+        """Why a mechanism is not there; None when it is built, or is an ability of testbeds alone."""
         known = self.mechanisms.get(mechanism)
-        return next((file for file in known.files if not (ROOT / file).exists()), None) if known else None
+        if known is None or known.not_built:
+            return known.not_built if known else None
+        return next((f"{file} is missing" for file in known.files if not (ROOT / file).exists()), None)
 
 
 @functools.cache

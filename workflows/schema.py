@@ -149,10 +149,17 @@ class Ladders(Strict):
 
 
 class Mechanism(Strict):
-    """Something that rows switch on. It is built when all its files exist."""
+    """Something that rows switch on: the files that do it, or why nothing does yet."""
 
     what: str
-    files: tuple[str, ...] = Field(min_length=1)
+    files: tuple[str, ...] = ()
+    not_built: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Mechanism":
+        if bool(self.files) == bool(self.not_built):
+            raise ValueError("give either its files or, in not_built, why there are none")
+        return self
 
 
 class Model(Strict):

@@ -29,15 +29,13 @@ MECHANISMS: dict[str, Mechanism] = {
     "dflash2": Mechanism(
         "one drafted block a step by a second model", "speculation.method: dflash2", "drafters/dflash2_block8"
     ),
-    "dsa_kv_tile_128": Mechanism(
-        "attention tile of 128 keys instead of 32", "kernels.kv_tile: 128", "decode/dflash2_tuned_moe_dsa_partial"
-    ),
+    "dsa_kv_tile_128": Mechanism("attention tile of 128 keys instead of 32", "kernels.kv_tile: 128", "decode/tile_128"),
     "zero_padded_kda_gdn": Mechanism("padded rows of captured graphs leave states alone", "always on", ""),
     "cp_nixl_dflash2": Mechanism(
         "hand-off of context-parallel prefill with drafts", "disagg.backend: ucx", "integrated/optimized"
     ),
     "raw_fp8_q8_prefill": Mechanism(
-        "sparse attention on raw FP8 rows", "kernels.sparse_mla: flash_q8", "prefill/q8_attention"
+        "sparse attention on raw FP8 rows", "kernels.sparse_mla: cuda_gather", "prefill/q8_attention_off"
     ),
     "kda_qkv_pack": Mechanism(
         "fused preparation of linear attention's inputs", "kernels.kda_conv", "prefill/deepgemm_kda_qkv_pack"

@@ -1,8 +1,8 @@
 """The published engine's own argument parser, without its dependencies: `sglang_parser.py FOLDER < COMMANDS.json`.
 
 FOLDER holds the unpacked wheel. Packages that the parser's modules import and that are not installed are stood in for
-by empty modules: they are not needed to register flags. Reads a list of argument lists, writes for each what the parser
-does not know and what it says.
+by empty modules: they are not needed to register flags. Reads a list of argument lists; writes for each the flags that
+the parser does not know, all words that it leaves (a value of a flag that takes none, too), and what it says.
 """
 
 import argparse
@@ -67,7 +67,8 @@ def main() -> None:
                 unknown = parser.parse_known_args(arguments)[1]
             except SystemExit:  # a warning, of a flag that is deprecated, does not end it
                 error = (said.getvalue().strip().splitlines() or ["refused without a word"])[-1]
-        answers.append({"unknown": [u for u in unknown if u.startswith("--")], "error": error})
+        flags = [word for word in unknown if word.startswith("--")]
+        answers.append({"unknown": flags, "left": unknown, "error": error})
     json.dump(answers, sys.stdout)
 
 

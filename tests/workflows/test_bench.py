@@ -21,7 +21,7 @@ def catalog() -> Catalog:
 
 
 def test_every_timed_call_names_a_shape_and_two_implementations_of_the_bench(catalog: Catalog) -> None:
-    known = {(shape.op, shape.label): shape.impls for shape in shapes()}
+    known = {(shape.op, shape.label): (*shape.impls, *shape.variants) for shape in shapes()}
     for entry in catalog.rows.values():
         if bench := entry.row.bench:
             assert {bench.impl, bench.base} <= set(known[bench.op, bench.shape]), entry.name

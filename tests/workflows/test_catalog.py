@@ -76,7 +76,9 @@ def test_every_row_asks_a_question_and_has_a_column_or_a_reason_for_both_engines
 
 
 def test_each_half_of_an_integrated_row_comes_from_its_own_ladder(catalog: Catalog) -> None:
-    assert catalog.settings("integrated/baseline", "prefill") == catalog.settings("prefill/baseline", "prefill")
+    both_ends = {"cache.index_layout": "per_token"}  # pages travel: their form is the same on both instances
+    prefill = catalog.settings("prefill/baseline", "prefill") | both_ends
+    assert catalog.settings("integrated/baseline", "prefill") == prefill
     assert catalog.settings("integrated/baseline", "decode") == catalog.settings("decode/baseline", "decode")
 
 
@@ -200,6 +202,31 @@ def test_a_row_whose_mechanism_is_missing_says_which_file(tmp_path: Path) -> Non
     resolution = resolve(catalog, catalog.row("decode/fp8_kv_mtp516"), "cpu")
     assert resolution.status == "not_built"
     assert resolution.reason == "not built yet: mtp (stack/speculation/not_there.py is missing)"
+
+
+def test_a_mechanism_has_files_or_the_reason_why_it_has_none(tmp_path: Path, catalog: Catalog) -> None:
+    reason = resolve(catalog, catalog.row("prefill/cp_bcg"), "h200x4").reason
+    assert reason == "not built yet: prefill_graphs (our engine runs prompt passes eagerly)"
+    folder = changed(tmp_path, "files: [stack/speculation/mtp.py]", "what_else: no", "mechanisms.yaml")
+    assert "unknown key mtp.what_else" in refusal(folder)
+    folder = changed(tmp_path / "b", "files: [stack/speculation/mtp.py]", "not_built: ''", "mechanisms.yaml")
+    assert "give either its files or" in refusal(folder)
+
+
+def test_our_engine_is_refused_where_an_instance_has_several_gpus(catalog: Catalog) -> None:
+    refused = resolve(catalog, catalog.row("decode/baseline"), "h200x8", "stack")
+    assert refused.reason == "an instance of our engine has one GPU, and this testbed's have 4"
+
+
+def test_a_row_that_sets_the_tile_names_the_kernel_that_reads_it(catalog: Catalog) -> None:
+    for testbed in catalog.testbeds:
+        for entry in catalog.rows.values():
+            resolution = resolve(catalog, entry, testbed, "stack")
+            decode = resolution.settings["decode"]
+            if resolution.status == "runnable" and decode.get("kernels.kv_tile") == 128:
+                assert decode["kernels.sparse_mla"] == "triton_partial", f"{entry.name} on {testbed}"
+    assert resolve(catalog, catalog.row("decode/tile_128"), "h200x1").status == "runnable"
+    assert "a GPU kernel's" in resolve(catalog, catalog.row("decode/tile_128"), "cpu").reason
 
 
 def test_what_a_testbed_lacks_is_left_out_and_said(catalog: Catalog) -> None:
