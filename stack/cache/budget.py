@@ -3,14 +3,17 @@
     slots(n) + rings(n) + snapshots(n) + workspace + pages(n) <= budget        n running requests
 
 The running limit is the largest n that fits the planned load (`cache.expected_*`); what is left over becomes pages.
-With `pool_split: auto` a fixed share goes to slots instead, whatever the load. Loads no weights and touches no device.
+With `pool_split: auto` a fixed share goes to slots instead, whatever the load. Where the device's free memory is known,
+the budget and what lies outside it must fit there. Loads no weights and touches no device.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from stack.cache.layout import ITEM_BYTES, CacheLayout, cache_layout, geometries
-from stack.cache.load import Load, Term
+from stack.cache.load import Load, Term, readable
+from stack.cache.ways_out import MIB, Room, ways_out
 from stack.cache.weights import weight_bytes
 from stack.config import EngineConfig
 from stack.core.errors import CapacityError
@@ -40,6 +43,8 @@ class MemoryPlan:
     index_workspace_bytes: int
     page_size: int
     budget_bytes: int
+    device_bytes: int
+    """Device memory that was free before anything was loaded; 0 where it was not asked for, and so not checked."""
     pages_limit: int
     """Requests of the planned load that the pages hold."""
     slots_limit: int
@@ -52,6 +57,13 @@ class MemoryPlan:
     terms: tuple[Term, ...]
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What is planned otherwise than configured, or bounded by something else than memory; a sentence each."""
+        is_capped = self.max_running == MOST_RUNNING and self.load.config.scheduler.max_running is None
+        capped = f"memory holds more, but no instance runs more than {MOST_RUNNING} requests"
+        return (*self.load.notes, *([capped] if is_capped else []))
+
+    @property
     def max_total_tokens(self) -> int:
         """Tokens that the pages hold."""
         return self.num_pages * self.page_size
@@ -62,7 +74,9 @@ class MemoryPlan:
         return min(self.load.max_context, self.max_total_tokens - 2 * self.load.layout.verify_width)
 
     def as_dict(self) -> dict[str, float | int | str]:
-        """Flat and ready for JSON: counts, the planned load, and every term in bytes."""
+        """Flat and ready for JSON: counts, the planned load beside the configured one, and every term in bytes.
+        `device_bytes` is there only where the device was checked, `notes` is empty where there is nothing to say."""
+        cache = self.load.config.cache
         counts: dict[str, float | int | str] = {
             "num_pages": self.num_pages,
             "page_size": self.page_size,
@@ -85,8 +99,14 @@ class MemoryPlan:
             "planned_context": self.load.context,
             "planned_output": self.load.output,
             "planned_shared": self.load.shared,
+            "asked_context": cache.expected_context,
+            "asked_output": cache.expected_output,
+            "asked_shared": cache.expected_shared,
+            "notes": "; ".join(self.notes),
             "layout_hash": self.load.layout.layout_hash,
         }
+        if self.device_bytes:
+            counts["device_bytes"] = self.device_bytes
         return counts | {f"bytes.{term.name.replace(' ', '_')}": term.num_bytes for term in self.terms}
 
     def table(self) -> str:
@@ -95,12 +115,19 @@ class MemoryPlan:
         used = sum(term.num_bytes for term in self.terms if term.is_cache)
         lines.append(_line("unused", self.budget_bytes - used, "less than one page, or beyond the wish"))
         lines.append(_line("cache budget", self.budget_bytes, "cache terms and the unused rest"))
+        if self.device_bytes:
+            outside = sum(term.num_bytes for term in self.terms if not term.is_cache)
+            left = self.device_bytes - self.budget_bytes - outside
+            lines.append(_line("left on the device", left, f"of {readable(self.device_bytes)} free before weights"))
+        elif self.load.config.model.device != "cpu":
+            lines.append("the device's free memory is not known, so nothing was checked against it")
         at = self.load
         lines.append(
             f"{self.max_running} running (+ {at.extra} in flight) at {at.context} + {at.output} tokens, "
             f"{at.shared} shared: pages {self.planned_pages_ratio:.1%}, slots {self.planned_slots_ratio:.1%} filled"
         )
         lines.append(f"{self.max_total_tokens} tokens in {self.num_pages} pages, {self.num_slots} slots")
+        lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
 
@@ -108,8 +135,9 @@ def plan_memory(config: EngineConfig, *, free_bytes: int = 0, weights: int | Non
     """The plan of an instance from its configuration alone; `weights` is worked out from the checkpoint when None."""
     geometry, _, draft = geometries(config)
     layout = cache_layout(geometry, config, draft)
-    if weights is None and config.cache.budget_bytes is None and config.model.device != "cpu":
-        weights = weight_bytes(config, geometry, draft)
+    is_asked = config.cache.budget_bytes is None and config.model.device != "cpu"
+    if weights is None and (is_asked or free_bytes):
+        weights = weight_bytes(config, geometry.truncated(config.model.num_layers), draft)
     return solve(geometry, layout, config, free_bytes=free_bytes, weights=weights or 0)
 
 
@@ -121,13 +149,12 @@ def solve(
     free_bytes: int = 0,
     weights: int = 0,
 ) -> MemoryPlan:
-    """The memory plan of an instance whose device has `free_bytes` before weights are loaded.
+    """The memory plan of an instance whose device has `free_bytes` before weights are loaded; 0 leaves it unchecked.
 
-    `free_bytes` and `weights` (bytes) matter only without `cache.budget_bytes`. Raises CapacityError, with the largest
-    feasible numbers, when not even one request of the planned load fits or `scheduler.max_running` is out of reach.
+    Raises CapacityError, with settings that do fit, when not even one request of the planned load fits, when
+    `scheduler.max_running` is out of reach, or when the device has no room for the budget beside weights and the rest.
     """
-    solver = _Solver(geometry, layout, config, free_bytes, weights)
-    return solver.auto() if config.cache.pool_split == "auto" else solver.solved()
+    return _Solver(geometry, layout, config, free_bytes, weights).plan()
 
 
 class _Solver:
@@ -140,26 +167,27 @@ class _Solver:
         self._weights = weights
         self._load = Load.of(layout, config, geometry.max_context)
 
-    def solved(self) -> MemoryPlan:
-        """The most requests that fit, the rest in pages; a wished limit is met or refused."""
-        most = _largest(self._fits)
+    def plan(self) -> MemoryPlan:
+        """The most requests that fit, or the wished number; what is left becomes pages, or idle slots."""
         wish = self._config.scheduler.max_running
-        if most == 0 or (wish is not None and wish > most):
-            raise CapacityError(self._refusal(wish or 1, most))
+        least = wish or 1
+        if self._missing_bytes(least) > 0:
+            raise CapacityError(self._device_refusal(least))
+        most = self._most
+        if most < least:
+            raise CapacityError(self._refusal(least, most))
         running = wish or most
+        if self._config.cache.pool_split == "auto":
+            by_slots = _largest(self._slots_hold)
+            return self._plan(
+                running, self._load.num_slots(by_slots), self._load.num_live_slots(by_slots), self._auto_pages
+            )
         return self._plan(running, self._load.num_slots(running), self._load.num_live_slots(running))
 
-    def auto(self) -> MemoryPlan:
-        """A fixed share for slots, whatever the load; the running limit is what both pools can hold."""
-        load, share = self._load, self._config.cache.auto_state_share
-        by_slots = _largest(lambda n: load.state_bytes(n) <= share * self._rest(n))
-        pages = int((1 - share) * self._rest(1)) // load.layout.page_bytes - 1
-        by_pages = (pages - load.shared_pages) // load.private_pages - load.extra
-        most = min(by_slots, by_pages)
-        wish = self._config.scheduler.max_running
-        if most <= 0 or (wish is not None and wish > most):
-            raise CapacityError(self._refusal(wish or 1, max(most, 0)))
-        return self._plan(wish or most, load.num_slots(by_slots), load.num_live_slots(by_slots), pages)
+    @property
+    def _most(self) -> int:
+        """The most requests that the budget holds and whose rows the device has room for beside it; 0 for none."""
+        return _largest(lambda running: self._holds(running) and self._missing_bytes(running) <= 0)
 
     def _plan(self, running: int, num_slots: int, num_live: int, num_pages: int | None = None) -> MemoryPlan:
         load = self._load
@@ -179,6 +207,7 @@ class _Solver:
             index_workspace_bytes=self._workspace(running),
             page_size=load.layout.page_size,
             budget_bytes=self._budget(running),
+            device_bytes=self._free_bytes,
             pages_limit=(num_pages - load.shared_pages) // load.private_pages - load.extra,
             slots_limit=num_live // self._config.cache.slots_per_request - load.extra,
             planned_pages_ratio=load.num_pages(running) / num_pages,
@@ -187,10 +216,22 @@ class _Solver:
             terms=tuple(terms),
         )
 
-    def _fits(self, running: int) -> bool:
-        load = self._load
-        pages = (load.num_pages(running) + 1) * load.layout.page_bytes
-        return load.state_bytes(running) + pages <= self._rest(running)
+    def _holds(self, running: int) -> bool:
+        if running > MOST_RUNNING:
+            return False
+        if self._config.cache.pool_split == "auto":
+            return self._slots_hold(running) and self._load.num_pages(running) <= self._auto_pages
+        pages = (self._load.num_pages(running) + 1) * self._load.layout.page_bytes
+        return self._load.state_bytes(running) + pages <= self._rest(running)
+
+    def _slots_hold(self, running: int) -> bool:
+        """With a fixed split: whether the slots' share holds so many."""
+        return self._load.state_bytes(running) <= self._config.cache.auto_state_share * self._rest(running)
+
+    @property
+    def _auto_pages(self) -> int:
+        """With a fixed split: pages of the other share."""
+        return int((1 - self._config.cache.auto_state_share) * self._rest(1)) // self._load.layout.page_bytes - 1
 
     def _rest(self, running: int) -> int:
         return self._budget(running) - self._workspace(running)
@@ -204,7 +245,10 @@ class _Solver:
             return cache.budget_bytes
         if self._is_cpu:
             return CPU_BUDGET_BYTES
-        return int(cache.mem_fraction * self._free_bytes) - sum(term.num_bytes for term in self._outside(running))
+        return int(cache.mem_fraction * self._free_bytes) - self._outside_bytes(running)
+
+    def _outside_bytes(self, running: int) -> int:
+        return sum(term.num_bytes for term in self._outside(running))
 
     def _outside(self, running: int) -> list[Term]:
         terms = [Term("weights", self._weights, "target and draft", is_cache=False)] if self._weights else []
@@ -235,23 +279,99 @@ class _Solver:
         logits = 4 * g.vocab_size if self._config.role == "decode" else 0
         return item * (2 * g.num_streams * g.hidden_size + 4 * g.hidden_size + max(mixer, pairs)) + logits
 
-    def _refusal(self, wish: int, most: int) -> str:
-        load, budget = self._load, self._budget(1)
-        needed = load.state_bytes(wish) + (load.num_pages(wish) + 1) * load.layout.page_bytes + self._workspace(1)
-        asked = f"{wish} running request{'s' if wish > 1 else ''} of {load.context} + {load.output} tokens"
-        if most:
-            way = f"at most {most} fit: set scheduler.max_running to {most} or less (null takes what fits)"
-        else:
-            way = f"{self._largest_context()}; raise cache.budget_bytes or cache.mem_fraction"
-        return f"{asked} need {needed / GIB:.2f} GiB, the cache budget is {budget / GIB:.2f} GiB; {way}"
+    def _missing_bytes(self, running: int) -> int:
+        """By how much a budget that was given, and what lies outside it, exceed a device that is known."""
+        if not self._free_bytes or self._is_share:
+            return 0
+        return self._budget(running) + self._outside_bytes(running) - self._free_bytes
 
-    def _largest_context(self) -> str:
-        load = self._load
-        pages = (self._rest(1) - load.state_bytes(1)) // load.layout.page_bytes - 1
-        tokens = pages // (1 + load.extra) * load.layout.page_size - load.output - 2 * load.layout.verify_width
-        if tokens <= 0:
-            return "not even the slots of one request fit"
-        return f"one request fits with cache.expected_context up to {tokens}"
+    @property
+    def _is_share(self) -> bool:
+        """Whether the budget is a share of what the device has free."""
+        return self._config.cache.budget_bytes is None and not self._is_cpu
+
+    def _fits(self, changes: Mapping[str, Any]) -> bool:
+        """Whether the plan succeeds with these fields of `cache` changed."""
+        config = replace(self._config, cache=replace(self._config.cache, **changes))
+        solver = _Solver(self._geometry, self._load.layout, config, self._free_bytes, self._weights)
+        running = config.scheduler.max_running or 1
+        return solver._holds(running) and solver._missing_bytes(running) <= 0
+
+    def _room(self, running: int) -> Room:
+        known = self._free_bytes - self._outside_bytes(running) if self._free_bytes else 0
+        return Room(
+            cache=self._config.cache,
+            context=self._load.context,
+            output=self._load.output,
+            budget_bytes=self._budget(running),
+            most_budget_bytes=known,
+            is_share=self._is_share,
+        )
+
+    def _refusal(self, wish: int, most: int) -> str:
+        if wish > MOST_RUNNING:
+            return self._refusal_of_many(most)
+        load, budget = self._load, max(self._budget(1), 0)
+        states, workspace = load.state_bytes(wish), self._workspace(1)
+        pages = (load.num_pages(wish) + 1) * load.layout.page_bytes
+        asked = f"{wish} running (+ {load.extra} in flight) at {load.context} + {load.output} tokens"
+        asked += f" ({'; '.join(load.notes)})" if load.notes else ""
+        needs = (
+            f"{readable(states + pages + workspace)} ({readable(pages)} of pages, {readable(states)} of slots and "
+            f"rings, {readable(workspace)} of workspace)"
+        )
+        ways = _fewer(most) + ways_out(self._room(wish), self._fits)
+        return f"{asked} need {needs}, and the cache budget is {readable(budget)}{self._told_budget}: {_either(ways)}"
+
+    def _refusal_of_many(self, most: int) -> str:
+        fact = f"no instance runs more than {MOST_RUNNING} requests"
+        if most:
+            return f"{fact}: {_either(_fewer(most))}"
+        unbound = replace(self._config, scheduler=replace(self._config.scheduler, max_running=None))
+        solver = _Solver(self._geometry, self._load.layout, unbound, self._free_bytes, self._weights)
+        return f"{fact}, so set scheduler.max_running to null; then {solver._refusal(1, 0)}"
+
+    @property
+    def _told_budget(self) -> str:
+        """How the budget came about, where that is not the number that was given."""
+        cache = self._config.cache
+        if cache.pool_split == "auto":
+            return f", {cache.auto_state_share:.0%} of it for slots whatever the load"
+        if not self._is_share:
+            return ""
+        return (
+            f" (cache.mem_fraction {cache.mem_fraction} of {readable(self._free_bytes)} free, less "
+            f"{readable(self._outside_bytes(1))} for {_names(self._outside(1))})"
+        )
+
+    def _device_refusal(self, running: int) -> str:
+        """A budget that the device has no room for; what is left may be too little for the load as well."""
+        outside = self._outside(running)
+        beside = f" beside {readable(self._outside_bytes(running))} for {_names(outside)}" if outside else ""
+        fact = (
+            f"a cache budget of {readable(self._budget(running))}{beside} does not fit the device's "
+            f"{readable(self._free_bytes)} of free memory"
+        )
+        left = max((self._free_bytes - self._outside_bytes(running)) // MIB * MIB, 0)
+        ways = _fewer(self._most)
+        if left and self._fits({"budget_bytes": left}):
+            ways.append(f"set cache.budget_bytes to {left}")
+        elif left:
+            ways += ways_out(self._room(running), self._fits, {"budget_bytes": left})
+        return f"{fact}: {_either(ways)}"
+
+
+def _fewer(most: int) -> list[str]:
+    return [f"set scheduler.max_running to {most} or less, as at most {most} fit"] if most else []
+
+
+def _either(ways: list[str]) -> str:
+    """The ways out as one clause; each of them is enough."""
+    return ", or ".join(ways) or "nothing that a plan may change makes room, so take a smaller model or a larger device"
+
+
+def _names(terms: list[Term]) -> str:
+    return ", ".join(term.name for term in terms)
 
 
 def _largest(fits: Callable[[int], bool]) -> int:
@@ -264,4 +384,4 @@ def _largest(fits: Callable[[int], bool]) -> int:
 
 
 def _line(name: str, num_bytes: int, note: str) -> str:
-    return f"{name:<20} {num_bytes / GIB:10.3f} GiB  {num_bytes:>16,}  {note}"
+    return f"{name:<20} {readable(num_bytes):>12}  {num_bytes:>18,}  {note}"

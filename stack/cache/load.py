@@ -20,6 +20,14 @@ class Term:
     """Whether it is paid from the cache budget, or lies outside it (weights, graphs, activations)."""
 
 
+def readable(num_bytes: int) -> str:
+    """Bytes in the unit that fits them: `14.00 GiB`, `56.00 MiB`, `132 B`."""
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(num_bytes) >= scale:
+            return f"{num_bytes / scale:.2f} {unit}"
+    return f"{num_bytes} B"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The load that an instance plans for, and what each request of it costs."""
@@ -34,14 +42,21 @@ class Load:
     """Prompt tokens, whole pages, that all requests have in common and that are stored once."""
     max_context: int
     """Tokens of the longest request that the model takes."""
+    notes: tuple[str, ...] = ()
+    """What is planned otherwise than configured, and why; a sentence each."""
 
     @classmethod
     def of(cls, layout: CacheLayout, config: EngineConfig, max_context: int) -> "Load":
-        """The configured load, cut to what the model can take. A prefill instance generates nothing worth a page."""
+        """The configured load, cut to what the model can take, with a note. A prefill instance generates nothing worth
+        a page."""
         cache = config.cache
         output = 0 if config.role == "prefill" else min(cache.expected_output, max_context - 1)
         context = min(cache.expected_context, max_context - output)
         shared = min(cache.expected_shared, context) if cache.prefix != "none" else 0
+        limit = f"the model takes {max_context} tokens, prompt and output together"
+        cuts = [("expected_context", context, limit)]
+        cuts += [("expected_output", output, limit)] if config.role != "prefill" else []
+        cuts += [("expected_shared", shared, "no more of a prompt can be shared")] if cache.prefix != "none" else []
         return cls(
             layout=layout,
             config=config,
@@ -49,6 +64,11 @@ class Load:
             output=output,
             shared=shared // layout.page_size * layout.page_size,
             max_context=max_context,
+            notes=tuple(
+                f"cache.{name} {getattr(cache, name)} is planned as {planned}: {why}"
+                for name, planned, why in cuts
+                if planned < getattr(cache, name)
+            ),
         )
 
     @property

@@ -167,10 +167,10 @@ def test_one_request_more_would_not_fit(row, budget):
         plan_of(geometry, draft, LADDER[row] | {"scheduler.max_running": most + 1}, budget)
 
 
-def test_a_context_that_cannot_fit_is_refused_with_one_that_does(quarter, quarter_draft):
+def test_a_context_that_cannot_fit_is_refused_with_the_largest_that_does(quarter, quarter_draft):
     with pytest.raises(CapacityError) as refused:
         plan_of(quarter, quarter_draft, LOAD, 2 * GIB)
-    context = int(re.search(r"expected_context up to (\d+)", str(refused.value))[1])
+    context = int(re.search(r"set cache.expected_context to (\d+)", str(refused.value))[1])
     assert 0 < context < 65_536
     plan = plan_of(quarter, quarter_draft, LOAD | {"cache.expected_context": context}, 2 * GIB)
     assert plan.max_running >= 1
@@ -178,9 +178,10 @@ def test_a_context_that_cannot_fit_is_refused_with_one_that_does(quarter, quarte
         plan_of(quarter, quarter_draft, LOAD | {"cache.expected_context": context + 2 * 256}, 2 * GIB)
 
 
-def test_a_budget_below_one_slot_says_so(quarter, quarter_draft):
-    with pytest.raises(CapacityError, match="not even the slots of one request fit"):
+def test_a_budget_below_one_slot_names_what_needs_more(quarter, quarter_draft):
+    with pytest.raises(CapacityError, match=r"of pages, 281\.78 MiB of slots and rings") as refused:
         plan_of(quarter, quarter_draft, LOAD, 1 << 20)
+    assert "expected_context" not in str(refused.value), "no context is short enough"
 
 
 def test_extra_requests_in_flight_are_paid_for(quarter, quarter_draft):
@@ -212,6 +213,31 @@ def test_memory_outside_the_budget_is_named_and_subtracted(quarter, quarter_draf
     outside = [line for line in plan.terms if not line.is_cache]
     assert {line.name for line in outside} == {"weights", "graphs", "activations"}
     assert plan.budget_bytes == int(0.85 * 140 * 10**9) - sum(line.num_bytes for line in outside)
+
+
+def test_a_given_budget_is_held_against_the_device(quarter, quarter_draft):
+    config = with_settings(EngineConfig(), FINAL | {"cache.budget_bytes": 48 * GIB})
+    layout = cache_layout(quarter, config, quarter_draft)
+    plan = solve(quarter, layout, config, free_bytes=139 * GIB, weights=75 * GIB)
+    assert "left on the device" in plan.table() and plan.as_dict()["device_bytes"] == 139 * GIB
+    outside = sum(line.num_bytes for line in plan.terms if not line.is_cache)
+    exact = plan.budget_bytes + outside
+    assert solve(quarter, layout, config, free_bytes=exact, weights=75 * GIB).max_running == plan.max_running
+    fewer = solve(quarter, layout, config, free_bytes=exact - 1, weights=75 * GIB)
+    assert fewer.max_running == plan.max_running - 1, "the rows of a step need memory as well"
+    with pytest.raises(CapacityError, match="does not fit the device"):
+        solve(quarter, layout, config, free_bytes=48 * GIB + 75 * GIB, weights=75 * GIB)
+
+
+def test_what_is_planned_otherwise_than_asked_is_said(tiny):
+    asked = {"cache.expected_context": 100_000, "cache.expected_output": 96, "cache.budget_bytes": 10**15}
+    plan = plan_of(tiny, None, asked | {"model.compute_dtype": "float32"})
+    told = plan.as_dict()
+    assert (told["asked_context"], told["planned_context"]) == (100_000, tiny.max_context - 96)
+    assert "expected_context 100000 is planned as 4000" in told["notes"] and "expected_output" not in told["notes"]
+    assert "no instance runs more than 4096 requests" in told["notes"]
+    assert all(f"note: {note}" in plan.table() for note in plan.notes)
+    assert not plan_of(tiny, None, {"cache.expected_context": 128}).notes
 
 
 def test_every_term_is_printed_and_in_the_json(quarter, quarter_draft):

@@ -1,6 +1,7 @@
 """`python -m stack.plan` prints every term without loading weights, and refuses in one sentence."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,11 @@ def test_given_weights_win_over_computed_ones(quarter_config, capsys):
         ([], "pass --free-bytes"),
         (["--set", "cache.page_sizes=3"], "did you mean"),
         (["--set", "nonsense"], "PATH=VALUE"),
-        (["--set", "cache.budget_bytes=500000000"], "expected_context up to"),
+        (["--set", "cache.budget_bytes=500000000"], "set cache.expected_context to"),
+        (["--set", "cache.budget_bytes=90000000000", "--free-bytes", "150000000000"], "set cache.budget_bytes to"),
+        (["--free-bytes", "-3"], "more than 0"),
+        (["--free-bytes", "0"], "more than 0"),
+        (["--free-bytes", "150000000000", "--weights-bytes", "-1"], "must not be negative"),
         (
             ["--set", "cache.budget_bytes=9000000000", "--set", "scheduler.max_running=4000"],
             "set scheduler.max_running",
@@ -56,6 +61,17 @@ def test_a_mistake_gets_one_sentence_with_the_way_out(quarter_config, capsys, ar
     assert main([quarter_config, *arguments]) == 2
     message = capsys.readouterr().err
     assert way_out in message and message.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(quarter_config):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "stack.plan", quarter_config, "--free-bytes", "140000000000"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_it_needs_no_torch(quarter_config):

@@ -1,0 +1,92 @@
+"""What to change where a load does not fit: every setting that a refusal names was tried and makes the plan succeed.
+
+Knows the settings of `cache` that decide what fits, and asks the caller whether a change of them does; no equation.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stack.config import CacheConfig
+
+MIB = 2**20
+MOST_BUDGET_BYTES = 2**50
+Fits = Callable[[Mapping[str, Any]], bool]
+"""Whether the plan succeeds with these fields of `cache` in place of the configured ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What may be changed, and how far."""
+
+    cache: CacheConfig
+    context: int
+    """Planned prompt tokens, after the model's limit."""
+    output: int
+    """Planned output tokens; 0 where an instance generates nothing."""
+    budget_bytes: int
+    """The cache budget that was too small."""
+    most_budget_bytes: int
+    """The largest budget that the device leaves; 0 where the device is not known."""
+    is_share: bool
+    """Whether the budget is `mem_fraction` of the device, not a number of bytes."""
+
+
+def ways_out(room: Room, fits: Fits, given: Mapping[str, Any] | None = None) -> list[str]:
+    """Changes that work each by itself, in words; on top of `given`, which every one of them then names too."""
+    given = given or {}
+    tried = [_context(room, fits, given), *_split(room, fits, given)]
+    if "budget_bytes" not in given:
+        tried.append(_share(room, fits) if room.is_share else _budget(room, fits))
+    return [_words({**given, **changes}) for changes in tried if changes]
+
+
+def _words(changes: Mapping[str, Any]) -> str:
+    return "set " + " and ".join(f"cache.{name} to {value}" for name, value in changes.items())
+
+
+def _context(room: Room, fits: Fits, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A shorter prompt; where none is short enough, a shorter output."""
+    if most := _largest(lambda tokens: fits({**given, "expected_context": tokens}), room.context - 1):
+        return {"expected_context": most}
+    most = _largest(lambda tokens: fits({**given, "expected_output": tokens}), room.output - 1)
+    return {"expected_output": most} if most else {}
+
+
+def _split(room: Room, fits: Fits, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """With a fixed split: another share of the slots, or a split that follows the load."""
+    if room.cache.pool_split != "auto":
+        return []
+    shares = [percent / 100 for percent in range(1, 100) if fits({**given, "auto_state_share": percent / 100})]
+    middle = [{"auto_state_share": shares[len(shares) // 2]}] if shares else []
+    return [*middle, *([{"pool_split": "solved"}] if fits({**given, "pool_split": "solved"}) else [])]
+
+
+def _share(room: Room, fits: Fits) -> dict[str, Any]:
+    percents = range(int(room.cache.mem_fraction * 100) + 1, 101)
+    return next(({"mem_fraction": n / 100} for n in percents if fits({"mem_fraction": n / 100})), {})
+
+
+def _budget(room: Room, fits: Fits) -> dict[str, Any]:
+    """The least budget that works, in whole MiB."""
+    low = max(room.budget_bytes, 0) // MIB
+    high = room.most_budget_bytes // MIB
+    if not room.most_budget_bytes:
+        high = max(2 * low, 1)
+        while not fits({"budget_bytes": high * MIB}) and high * MIB < MOST_BUDGET_BYTES:
+            high *= 2
+    if high <= low or not fits({"budget_bytes": high * MIB}):
+        return {}
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits({"budget_bytes": middle * MIB}) else (middle, high)
+    return {"budget_bytes": high * MIB}
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest number from 1 to `most` that halving finds to fit; 0 where it finds none."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
