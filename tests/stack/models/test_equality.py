@@ -156,15 +156,22 @@ def noise(got: Tensor, want: Tensor) -> tuple[float, float]:
     return difference.square().mean().sqrt().item(), difference.abs().max().item()
 
 
+def largest_turned_gap(got: Tensor, want: Tensor) -> float:
+    """By how much the judge prefers its own token where another has the largest logit; over its RMS, 0 where none has."""
+    theirs, ours = (want.gather(1, logits.argmax(1, keepdim=True)) for logits in (want, got))
+    return ((theirs - ours).max() / want.square().mean().sqrt()).item()
+
+
 @pytest.mark.parametrize("length", [65, 257])
 def test_bfloat16_stays_within_its_own_noise_where_nothing_is_chosen(tiny_bf16, tmp_path, length):
     folder = variant(tiny_bf16, tmp_path / "free", **WITHOUT_CHOICES)
     tokens = prompt(length, seed=length)
     session = TargetSession(engine_config(folder, BFLOAT16))
-    got = session.logits(session.prefill({0: tokens}))
-    rms, largest = noise(got, GlmReference(folder).logits(tokens))
+    got, want = session.logits(session.prefill({0: tokens})), GlmReference(folder).logits(tokens)
+    rms, largest = noise(got, want)
     assert rms <= 0.03
     assert largest <= 0.25
+    assert largest_turned_gap(got, want) <= 0.1
 
 
 def test_bfloat16_beyond_the_budget_stays_within_its_noise_with_the_judge_s_index_sets(tiny_bf16, tmp_path):
