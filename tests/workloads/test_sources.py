@@ -136,13 +136,41 @@ def test_a_trace_keeps_times_lengths_and_sharing(tmp_path, measure):
 def test_a_trace_that_is_wrong_is_named(tmp_path):
     source = {"kind": "trace", "path": make_trace(tmp_path, [{"timestamp": 1}]), "block_tokens": 10}
     changes = {"load": {"kind": "replay"}, "cache": {"intent": "natural"}}
-    with pytest.raises(SpecError, match="line 1, lacks input_length, output_length, hash_ids"):
+    with pytest.raises(SpecError, match="line 1: input_length: Field required; output_length: Field required"):
         traffic(source=source, **changes)
     source["path"] = make_trace(tmp_path, TRACE)
     with pytest.raises(SpecError, match="not the declared"):
         traffic(source=source | {"sha256": "0" * 64}, **changes)
     with pytest.raises(SpecError, match="fewer than the 3"):
         traffic(source=source, **changes).conversations(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"input_length": "many"}, "line 2: input_length"),
+        ({"input_length": 0}, "line 2: input_length"),
+        ({"output_length": None}, "line 2: output_length"),
+        ({"timestamp": -50}, "line 2: timestamp"),
+        ({"hash_ids": ["a", "b"]}, "line 2: hash_ids.0"),
+        ({"timestamp": 5}, "earlier than the one before"),
+        ({"hash_ids": [1]}, "set block_tokens"),
+        ({"hash_ids": [1, 2, 3, 4, 5]}, "set block_tokens"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_value_of_a_trace_that_cannot_be_is_named(tmp_path, wrong, message):
+    line = {"timestamp": 10, "input_length": 30, "output_length": 4, "hash_ids": [1, 2, 3]}
+    source = {"kind": "trace", "path": make_trace(tmp_path, [line, line | wrong]), "block_tokens": 10}
+    with pytest.raises(SpecError, match=message):
+        traffic(source=source, load={"kind": "replay"}, cache={"intent": "natural"})
+
+
+def test_a_scaled_trace_has_scaled_lengths_whatever_its_blocks_round_to(tmp_path):
+    line = {"timestamp": 0, "input_length": 6955, "output_length": 40, "hash_ids": list(range(14))}
+    source = {"kind": "trace", "path": make_trace(tmp_path, [line]), "length_scale": 0.0048}
+    (one,) = traffic(source=source, load={"kind": "replay"}, cache={"intent": "natural"}).conversations(1, 1)
+    assert len(one.turns[0].token_ids) == one.turns[0].input_tokens == 33
 
 
 def test_poisson_arrivals_have_their_rate_and_are_the_same_each_time():

@@ -3,15 +3,19 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import orjson
+from pydantic import BaseModel, ValidationError
 
 from workloads.spec import SpecError
 
+LineT = TypeVar("LineT", bound=BaseModel)
 
-def json_lines(path: str | Path, sha256: str | None, fields: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON-lines file, each with `fields`. Raises SpecError with the line at fault."""
+
+def json_lines(path: str | Path, sha256: str | None, form: type[LineT]) -> Iterator[tuple[int, LineT]]:
+    """The lines of a JSON-lines file, each with its number from 1, in a strict form. Raises SpecError with the line at
+    fault."""
     path = Path(path)
     if not path.is_file():
         raise SpecError(f"there is no data file {path}; give its path as a parameter")
@@ -22,11 +26,9 @@ def json_lines(path: str | Path, sha256: str | None, fields: tuple[str, ...]) ->
         if not line.strip():
             continue
         try:
-            item = orjson.loads(line)
+            yield number, form.model_validate(orjson.loads(line), strict=True)
         except orjson.JSONDecodeError as error:
             raise SpecError(f"{path.name}, line {number}, is not JSON: {error}") from error
-        if not isinstance(item, dict) or (missing := [f for f in fields if f not in item]):
-            raise SpecError(
-                f"{path.name}, line {number}, lacks {', '.join(missing) if isinstance(item, dict) else fields}"
-            )
-        yield item
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'the line'}: {e['msg']}" for e in error.errors()[:4])
+            raise SpecError(f"{path.name}, line {number}: {faults}") from error

@@ -4,9 +4,18 @@ The prompt's form is the published one: each example is "Question: ...", "Answer
 line; the question ends with "Answer:" and nothing after the colon. The examples are the first lines of the same file.
 """
 
+from pydantic import BaseModel
+
 from workloads.sources.datafile import json_lines
 from workloads.spec import Gsm8kSource, SpecError
 from workloads.traffic import Conversation, Item, Prompt
+
+
+class _Line(BaseModel):
+    """One line of the file, as far as it is used."""
+
+    question: str
+    answer: str
 
 
 class Gsm8kTraffic:
@@ -31,8 +40,8 @@ class Gsm8kTraffic:
 
 def load_questions(path: str, sha256: str | None = None) -> list[Item]:
     """All questions of a file. Raises SpecError."""
-    lines = json_lines(path, sha256, ("question", "answer"))
-    found = [Item(i, str(line["question"]), str(line["answer"])) for i, line in enumerate(lines)]
+    lines = json_lines(path, sha256, _Line)
+    found = [Item(i, line.question, line.answer) for i, (_, line) in enumerate(lines)]
     if not found:
         raise SpecError(f"{path} holds no question")
     return found

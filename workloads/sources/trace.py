@@ -6,15 +6,26 @@ prompt's length. Timestamps are milliseconds from the trace's start.
 """
 
 import math
+from typing import Annotated
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from workloads.sources.datafile import json_lines
 from workloads.sources.random import draw
 from workloads.spec import SpecError, TraceSource
 from workloads.traffic import Conversation, Prompt
 
-_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
+
+class TraceLine(BaseModel):
+    """One request of a trace."""
+
+    timestamp: float = Field(ge=0, allow_inf_nan=False)
+    """Milliseconds from the trace's start; never earlier than the line before."""
+    input_length: int = Field(ge=1)
+    output_length: int = Field(ge=1)
+    hash_ids: list[Annotated[int, Field(ge=0)]]
+    """One for each block of the prompt, the last of which may be a part of one."""
 
 
 class TraceTraffic:
@@ -23,7 +34,10 @@ class TraceTraffic:
     def __init__(self, source: TraceSource) -> None:
         self._source = source
         self._block = max(1, round(source.block_tokens * source.length_scale))
-        self._lines = list(json_lines(source.path, source.sha256, _FIELDS))
+        self._lines: list[TraceLine] = []
+        for number, line in json_lines(source.path, source.sha256, TraceLine):
+            self._check(number, line)
+            self._lines.append(line)
         if not self._lines:
             raise SpecError(f"trace {source.path} is empty")
 
@@ -35,7 +49,7 @@ class TraceTraffic:
         return [
             Conversation(
                 turns=[self._prompt(seed, line)],
-                intended_s=(float(line["timestamp"]) - float(wanted[0]["timestamp"])) / 1000,
+                intended_s=(line.timestamp - wanted[0].timestamp) / 1000,
             )
             for line in wanted
         ]
@@ -44,22 +58,26 @@ class TraceTraffic:
         """A trace primes itself."""
         return []
 
-    def _prompt(self, seed: int, line: dict[str, object]) -> Prompt:
-        s = self._source
-        length = max(1, round(int(str(line["input_length"])) * s.length_scale))
-        hashes = line["hash_ids"]
-        if not isinstance(hashes, list) or len(hashes) * self._block < length - self._block:
+    def _check(self, number: int, line: TraceLine) -> None:
+        """Raise SpecError for what no single field shows."""
+        where, block = f"the trace's request in line {number}", self._source.block_tokens
+        if self._lines and line.timestamp < self._lines[-1].timestamp:
+            raise SpecError(f"{where} is earlier than the one before it; sort the trace by timestamp")
+        if abs(len(line.hash_ids) - math.ceil(line.input_length / block)) > 1:
             raise SpecError(
-                f"a request of the trace has {length} tokens but too few hash_ids for blocks of {self._block}"
+                f"{where} has {len(line.hash_ids)} hash_ids for {line.input_length} tokens, "
+                f"which are no blocks of {block}; set block_tokens to what one hash id of this trace stands for"
             )
-        blocks = [draw(seed, ("block", int(h)), self._block, s.vocab_low, s.vocab_high) for h in hashes]
-        missing = math.ceil(length / self._block) - len(blocks)
-        if missing > 0:  # rounding of scaled lengths may ask for one block more
-            blocks.append(
-                draw(seed, ("tail", int(hashes[-1]) if hashes else 0), self._block, s.vocab_low, s.vocab_high)
-            )
+
+    def _prompt(self, seed: int, line: TraceLine) -> Prompt:
+        s = self._source
+        length = max(1, round(line.input_length * s.length_scale))
+        blocks = [draw(seed, ("block", h), self._block, s.vocab_low, s.vocab_high) for h in line.hash_ids]
+        if (missing := math.ceil(length / self._block) - len(blocks)) > 0:  # rounding of scaled lengths asks for more
+            last = line.hash_ids[-1] if line.hash_ids else 0
+            blocks.append(draw(seed, ("tail", last), missing * self._block, s.vocab_low, s.vocab_high))
         return Prompt(
             token_ids=np.concatenate(blocks)[:length],
             input_tokens=length,
-            output_tokens=max(1, round(int(str(line["output_length"])) * s.length_scale)),
+            output_tokens=max(1, round(line.output_length * s.length_scale)),
         )
