@@ -30,7 +30,10 @@ def ensure_model(facts: dict[str, Any]) -> None:
             "no_model", f"the {facts['name']} weights are yours to give: np1d run --model {facts['name']}=FOLDER"
         )
     if not facts["build"]:
-        raise SessionError("no_model", f"there is no checkpoint in {facts['path']}")
+        raise SessionError(
+            "no_model",
+            f"there is no checkpoint in {facts['path']} ({facts['what']}); put it there, or take another --workload",
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -59,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         models = load_catalog().models
         if name not in models:
             raise WorkflowError(f"there is no model {name}{nearest(name, models)}")
-        ensure_model({"name": name, "path": models[name].path, "build": list(models[name].build)})
+        model = models[name]
+        ensure_model({"name": name, "what": model.what, "path": model.path, "build": list(model.build)})
     except WorkflowError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -95,8 +95,10 @@ class Catalog:
                 wanted |= {
                     name for name, entry in self.rows.items() if entry.suite_id == pattern and not entry.generated
                 }
-            else:
+            elif "/" in pattern:
                 wanted.add(self.row(pattern).name)
+            else:
+                raise CatalogError(f"there is no suite or row {pattern}{nearest(pattern, self.suites)}")
         return [entry for name, entry in self.rows.items() if name in wanted]
 
     def chain(self, name: str, half: Literal["prefill", "decode"]) -> list[CatalogRow]:

@@ -96,7 +96,7 @@ def plan(
     workload: Annotated[str, typer.Option(help="One of the row's workloads; empty: the first (--memory: all).")] = "",
     testbed: Testbed = "cpu",
     engine: Engine = "default",
-    session: Annotated[int, typer.Option(help="Number of the session; its prompts depend on it.")] = 0,
+    session: Annotated[int, typer.Option(min=0, help="Number of the session; its prompts depend on it.")] = 0,
     commands: Annotated[bool, typer.Option("--commands", help="Print one runnable script for each host.")] = False,
     placement: Annotated[str, typer.Option(help="With --commands: hosts (ssh by hand) or srun.")] = "hosts",
     hosts: Annotated[list[str] | None, typer.Option(help="With --commands: addresses of the hosts, in order.")] = None,
@@ -109,9 +109,12 @@ def plan(
     from workflows.scripts import emit, render
 
     if memory:
-        from workflows.memory_report import print_memory
+        from workflows.memory_report import Question, print_memory
 
-        print_memory(load_catalog(), row, workload, testbed, engine, out)
+        given = {"--commands": commands, "--out": out_folder, "--hosts": hosts, "--session": session}
+        if unused := [name for name, value in given.items() if value]:
+            raise WorkflowError(f"--memory prints what fits and uses no {' or '.join(unused)}; give one or the other")
+        print_memory(load_catalog(), Question(row, workload, testbed, engine), out)
         return
     if commands:
         emit(render(row, workload, testbed, engine, hosts or [], placement), out_folder, out)

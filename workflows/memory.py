@@ -17,23 +17,25 @@ from workflows.errors import WorkflowError
 from workflows.identity import canonical
 from workflows.plan import ProcessPlan
 
+Memory = dict[str, Any]
+"""A memory plan, flat: counts, limits, notes, and every term in bytes as `bytes.<term>`."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def memory_plan(configuration: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
-    """The memory plan of one instance, flat: counts, limits, and every term in bytes. `model`: a plan's facts of it.
+def memory_plan(configuration: dict[str, Any], model: dict[str, Any], device_bytes: int | None = None) -> Memory:
+    """The memory plan of one instance. `model`: a plan's facts of it; `device_bytes`: what its device has free.
 
     Raises WorkflowError with the engine's sentence when the configuration cannot fit.
     """
     ensure_model(model)
-    answer: dict[str, Any] = json.loads(_asked(canonical(configuration), "--json"))
+    answer: Memory = json.loads(_asked(canonical(configuration), "--json", *_free(device_bytes)))
     return answer
 
 
-def memory_text(configuration: dict[str, Any], model: dict[str, Any]) -> str:
+def memory_text(configuration: dict[str, Any], model: dict[str, Any], device_bytes: int | None = None) -> str:
     """The same as a table of terms for people."""
     ensure_model(model)
-    return _asked(canonical(configuration))
+    return _asked(canonical(configuration), *_free(device_bytes))
 
 
 def configuration_of(process: ProcessPlan) -> dict[str, Any]:
@@ -47,6 +49,10 @@ def generating_instance(processes: Iterable[ProcessPlan]) -> ProcessPlan:
         if process.role in ("decode", "single"):
             return process
     raise WorkflowError("no instance of this row generates, so its memory gives no running limit")
+
+
+def _free(device_bytes: int | None) -> tuple[str, ...]:
+    return ("--free-bytes", str(device_bytes)) if device_bytes else ()
 
 
 @functools.cache

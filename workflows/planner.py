@@ -124,7 +124,7 @@ class _Planner:
     def _running_limit(self) -> int:
         """Requests that the memory of the instance that generates holds."""
         measured = configuration_of(generating_instance(self._processes()))
-        return int(memory_plan(measured, self._model_facts())["max_running"])
+        return int(memory_plan(measured, self._model_facts(), self._testbed.device_bytes)["max_running"])
 
     @property
     def _is_decode_alone(self) -> bool:

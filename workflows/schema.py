@@ -276,6 +276,8 @@ class Testbed(Strict):
     hosts: int = Field(default=1, ge=1)
     gpus_per_host: int = Field(default=0, ge=0)
     gpus_per_instance: int = Field(default=0, ge=0)
+    device_bytes: int | None = Field(default=None, ge=1)
+    """Memory that one GPU has free before anything is loaded; budgets, weights and the rest must fit there."""
     max_instances: int = Field(default=64, ge=1)
     lacks: dict[Id, str] = {}
     """Abilities that rows may need and this testbed has not, each with its reason."""

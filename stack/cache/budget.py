@@ -92,6 +92,7 @@ class MemoryPlan:
             "budget_bytes": self.budget_bytes,
             "page_bytes": self.load.layout.page_bytes,
             "slot_bytes": self.load.layout.slot_bytes,
+            "slots_per_request": cache.slots_per_request,
             "pages_limit": self.pages_limit,
             "slots_limit": self.slots_limit,
             "planned_pages_ratio": round(self.planned_pages_ratio, 4),

@@ -34,6 +34,8 @@ def test_help_names_every_command() -> None:
         (["gate", "decode/baseline", "--base", "nosuchref"], "error: nosuchref is no commit, branch or tag"),
         (["why", "decode/baseline/sp99"], "error: decode/baseline has no workload sp99; did you mean sp99_9"),
         (["why", "decode/basline"], "error: there is no row decode/basline; did you mean decode/baseline"),
+        (["plan", "decode/fp8_kv", "--memory", "--out", "x"], "error: --memory prints what fits and uses no --out"),
+        (["plan", "decod", "--memory"], "error: there is no suite or row decod; did you mean decode"),
         (["plan", "decode/baseline", "--commands", "--placement", "k8s"], "error: placement must be hosts or srun"),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else "",

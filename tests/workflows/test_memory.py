@@ -1,15 +1,18 @@
 """Running limits and the loads that follow from them come from bytes, never from a row."""
 
 import dataclasses
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from workflows.catalog import Catalog, load_catalog
 from workflows.errors import CatalogError
 from workflows.memory import configuration_of, generating_instance, memory_plan
+from workflows.memory_report import Question, print_memory
 from workflows.plan import Plan
 from workflows.planner import plan_session
 from workflows.scaling import retuned
@@ -85,6 +88,74 @@ def test_the_memory_of_a_row_is_printed_term_by_term() -> None:
     assert "decode/fp8_kv  sp99_9_tuned" in done.stdout and "memory" in done.stdout
     assert "recurrent states" in done.stdout and "cache budget" in done.stdout
     assert "instance p0" in done.stdout and "instance d0" in done.stdout
+
+
+def asked(name: str, workload: str, testbed: str, engine: str = "default", catalog: Catalog | None = None) -> str:
+    """What `np1d plan --memory` prints."""
+    out = Console(file=io.StringIO())
+    print_memory(catalog or load_catalog(), Question(name, workload, testbed, engine), out)
+    return out.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def only(*rows: str) -> Catalog:
+    """The catalogue with these rows alone in their suites; the others are still there as bases."""
+    catalog = load_catalog()
+    shown = {name: dataclasses.replace(entry, generated=name not in rows) for name, entry in catalog.rows.items()}
+    return dataclasses.replace(catalog, rows=shown)
+
+
+def test_a_row_that_lacks_the_workload_does_not_hide_the_others() -> None:
+    text = asked("decode", "sp99_9_tuned", "h200x1", catalog=only("decode/one_slot_running_ring", "decode/batch_264"))
+    table, reason = text.splitlines()[1], text.splitlines()[-1]
+    assert table.startswith("decode/one_slot_running_ring  sp99_9_tuned") and table.rstrip().endswith("client")
+    assert reason.startswith("decode/batch_264 sp99_9_tuned: decode/batch_264 has no workload sp99_9_tuned")
+
+
+def test_rings_slots_and_requests_in_flight_stand_in_the_table_and_its_legend() -> None:
+    text = asked("decode", "sp99_9_tuned", "cpu", catalog=only("decode/draft_ring"))
+    assert "21 x 1.271 MiB, 3 each  14.46 MiB          1" in text
+    assert all(
+        f"{name}: " in text or f"{name}, " in text for name in ("slots", "rings", "in flight", "by pages", "binds")
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        (("micro", "", "cpu", "stack"), "`np1d list micro --testbed cpu --engine stack` says why"),
+        (
+            ("micro", "", "h200x1"),
+            "micro times kernels alone and holds no cache; suites that serve are prefill, decode",
+        ),
+        (("decode", "", "h200x8", "stack"), "nothing of decode runs on h200x8: an instance of our engine has one GPU"),
+        (("decode", "", "cpu", "slang"), "there is no engine slang; did you mean sglang?"),
+        (("decode", "sp99_9_tune", "cpu"), "nothing of decode has a workload sp99_9_tune; did you mean sp99_9_tuned"),
+    ],
+)
+def test_a_question_without_an_answer_says_the_way_out(question: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(CatalogError) as refused:
+        asked(*question)
+    assert sentence in str(refused.value)
+
+
+def test_a_budget_that_the_testbeds_device_has_no_room_for_is_refused() -> None:
+    catalog = load_catalog()
+    less = catalog.testbeds["h200x1"].model_copy(update={"device_bytes": 100 * 2**30})
+    catalog = dataclasses.replace(catalog, testbeds={**catalog.testbeds, "h200x1": less})
+    with pytest.raises(
+        CatalogError, match=r"does not fit the device.s 100\.00 GiB of free memory: set cache\.budget_bytes"
+    ):
+        asked("decode/fp8_kv", "sp99_9", "h200x1", catalog=catalog)
+    assert "left on the device" in asked("decode/fp8_kv", "sp99_9", "h200x1")
+
+
+def test_a_model_that_is_not_there_names_the_way_to_it() -> None:
+    from workflows.build import ensure_model
+    from workflows.errors import SessionError
+
+    with pytest.raises(SessionError, match=r"written by tools/gpu/train_tiny.sh\); put it there, or take another"):
+        what = load_catalog().models["tiny_trained"].what
+        ensure_model({"name": "x", "what": what, "path": "workloads/checkpoints/nowhere", "build": []})
 
 
 @pytest.mark.parametrize("workload", ["text_4k", "text_120k"])
