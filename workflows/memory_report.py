@@ -91,7 +91,8 @@ def print_memory(catalog: Catalog, question: Question, out: Console) -> None:
         raise CatalogError("; ".join(reasons))
     Console(file=out.file, width=WIDE).print(_table(points))
     budget = _readable(points[0].memory["budget_bytes"])
-    for line in (*(line.format(budget=budget) for line in LEGEND), *reasons):
+    legend = [line.format(budget=budget) for line in LEGEND]
+    for line in (*legend, *_capped(points, catalog, question.testbed), *reasons):
         _say(line, out)
     if question.name not in catalog.suites:
         for point in points:
@@ -125,6 +126,17 @@ def _why_none(found: Sequence[Resolution], question: Question) -> str:
         return f": {reasons.pop()}"
     engine = "" if question.engine == "default" else f" --engine {question.engine}"
     return f"; `np1d list {question.name} --testbed {question.testbed}{engine}` says why"
+
+
+def _capped(points: Sequence[Point], catalog: Catalog, testbed: str) -> list[str]:
+    """Where a load that follows from memory stops below it."""
+    most = catalog.testbed(testbed).scaling.max_concurrency
+    retuned = [point for point in points if catalog.workloads[point.plan.cell.workload].retuned]
+    if not any(point.binds == "client" and point.concurrency == most for point in retuned):
+        return []
+    return [
+        f"A re-tuned load stops at {most} requests on {testbed}: rows that hold more are bound by the client there."
+    ]
 
 
 def _memory_of(plan: Plan, device_bytes: int | None) -> Memory:

@@ -45,7 +45,9 @@ def memory_table(material: Material) -> Table:
         name="memory",
         title="Memory of our instances",
         caption="From the engine's step log: what the memory plan gave to pages and to state slots, and the median "
-        "share in use inside the measured windows (pages that only the prefix cache holds are not in use).",
+        "share in use inside the measured windows (pages that only the prefix cache holds are not in use). A page "
+        "of the decode baseline has an index row for every token, as published; pooled keys fill one in four, and the "
+        "plan names the rest as empty index rows.",
         frame=pd.DataFrame(rows).astype({"running_limit": "Int64"}) if rows else pd.DataFrame(),
         headers={
             "cell": "cell",

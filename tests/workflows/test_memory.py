@@ -108,6 +108,7 @@ def test_a_row_that_lacks_the_workload_does_not_hide_the_others() -> None:
     text = asked("decode", "sp99_9_tuned", "h200x1", catalog=only("decode/one_slot_running_ring", "decode/batch_264"))
     table, reason = text.splitlines()[1], text.splitlines()[-1]
     assert table.startswith("decode/one_slot_running_ring  sp99_9_tuned") and table.rstrip().endswith("client")
+    assert "A re-tuned load stops at 272 requests on h200x1" in text
     assert reason.startswith("decode/batch_264 sp99_9_tuned: decode/batch_264 has no workload sp99_9_tuned")
 
 
