@@ -62,9 +62,9 @@ def _state(material: Material, cell: Cell) -> str:
     for name, row in (("that row", cell.row), ("baseline", "baseline")):
         sessions = material.results.of(Cell(cell.suite, row, cell.workload))
         words = Counter(session.outcome for session in sessions)
-        parts.append(
-            f"{name} " + (", ".join(f"{count} {_SAID[word]}" for word, count in words.items()) or "no session")
-        )
+        absent = material.results.absence(Cell(cell.suite, row, cell.workload))[0]
+        none = "no session" if absent == "not run" else absent
+        parts.append(f"{name} " + (", ".join(f"{count} {_SAID[word]}" for word, count in words.items()) or none))
     return "; ".join(parts)
 
 
@@ -73,7 +73,7 @@ def _answer(cards: tuple[Card, ...], scale: str) -> tuple[str, str]:
     total = len(cards)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     detail = f"Of {total} headline ratios: {counted}."
-    real = total - outcomes["not run"] - outcomes["indicative"]
+    real = total - sum(outcomes[word] for word in ("not run", "not applicable", "not built", "indicative"))
     if outcomes["reproduced"] == total:
         return "Yes: all headline ratios reproduced.", detail
     if real == 0 and outcomes["indicative"]:

@@ -17,7 +17,18 @@ class Held:
 
 def hold_claims(results: Results) -> list[Held]:
     """All claims, in the order of the catalog."""
-    return [Held(claim, _verdict(claim, results)) for claim in claims()]
+    return [Held(claim, _told_from_impossible(claim, _verdict(claim, results), results)) for claim in claims()]
+
+
+def _told_from_impossible(claim: Claim, verdict: Verdict, results: Results) -> Verdict:
+    """A claim that nothing was measured for may be one that cannot be measured here."""
+    if verdict.outcome == "not run":
+        for cell in (claim.cell, claim.base):
+            if cell and not results.of(cell):
+                outcome, reason = results.absence(cell)
+                if outcome in ("not applicable", "not built"):
+                    return Verdict(outcome, reason)  # type: ignore[arg-type]
+    return verdict
 
 
 def _verdict(claim: Claim, results: Results) -> Verdict:

@@ -5,13 +5,14 @@ figures or tables. A session that failed or was invalid is kept with its reason:
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from reports.claims import Cell
 from reports.derived import derived_metrics
 from reports.engine_log import Line, step_lines
+from reports.json_files import json_of
 
 Outcome = Literal["ok", "invalid", "failed"]
 
@@ -65,6 +66,8 @@ class Results:
     sessions: tuple[Session, ...]
     folder: Path = Path()
     not_ended: tuple[str, ...] = ()
+    impossible: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """`suite/row` -> `not applicable` or `not built`, and why, for rows that cannot run on this testbed."""
 
     def of(self, cell: Cell) -> list[Session]:
         """Every session of a cell, in order."""
@@ -78,6 +81,12 @@ class Results:
         """A metric of each valid session that has it."""
         values = (session.metrics.get(metric) for session in self.valid(cell))
         return [value for value in values if value is not None]
+
+    def absence(self, cell: Cell) -> tuple[str, str]:
+        """What a cell without a valid session is, in two words, and why it has none."""
+        if sessions := self.of(cell):
+            return ("no value", "") if self.valid(cell) else ("no valid session", sessions[-1].reason)
+        return self.impossible.get(f"{cell.suite}/{cell.row}", ("not run", "it has no session yet"))
 
     @property
     def cells(self) -> list[Cell]:
@@ -99,7 +108,20 @@ def load_results(folder: Path) -> Results:
     ended = sorted(folder.glob("*/*/*/s*/status.json"), key=_place)
     folders = {file.parent for file in ended}
     waiting = tuple("/".join(file.parts[-5:-1]) for file in planned if file.parent not in folders)
-    return Results(folder.name, tuple(_session(file.parent) for file in ended), folder, waiting)
+    sessions = tuple(_session(file.parent) for file in ended)
+    return Results(folder.name, sessions, folder, waiting, _impossible(folder / "rows.json"))
+
+
+def _impossible(file: Path) -> dict[str, tuple[str, str]]:
+    """Rows that the workflow says cannot run here; none where it said nothing, as in results of another place."""
+    words = {"not_applicable": "not applicable", "not_built": "not built"}
+    rows = json_of(file).get("rows")
+    known = {name: row for name, row in rows.items() if isinstance(row, dict)} if isinstance(rows, dict) else {}
+    return {
+        name: (words[row["status"]], str(row.get("reason")))
+        for name, row in known.items()
+        if row.get("status") in words
+    }
 
 
 def _place(file: Path) -> tuple[tuple[str, ...], int]:

@@ -16,6 +16,7 @@ from workflows.identity import MEASURE_VERSION, definition_code, digest, drawing
 from workflows.plan import Plan
 from workflows.planner import plan_session
 from workflows.resolution import Resolution, resolve
+from workflows.row_list import row_list
 from workflows.schema import Demo
 
 ID = r"[a-z0-9_]+"
@@ -110,8 +111,13 @@ class Selection:
 
     @property
     def report_code(self) -> str:
-        """Digest of what draws the report, and of the rows that are known but not measured."""
-        return f"{drawing_code()}-{digest([r.entry.name + r.status for r in self.resolutions])}"
+        """Digest of what draws the report."""
+        return drawing_code()
+
+    @property
+    def rows_here(self) -> str:
+        """Digest of what every row of the catalogue comes to on the testbed."""
+        return digest(row_list(self.catalog, self.testbed, self.engine))
 
     @property
     def folder(self) -> str:

@@ -1,7 +1,8 @@
 """What a run may say about a claim. The published value is a constant without error; ours is a set of sessions.
 
 A run that simulates something can never say `reproduced`: absolutes become `not comparable`, ratios `indicative`. So
-does a single session, which has no interval. Otherwise the 95 % interval of the sessions' mean log ratio decides.
+do fewer than five sessions, of which a single one has no interval. Otherwise the 95 % interval of the sessions' mean
+log ratio decides.
 """
 
 import math
@@ -14,7 +15,14 @@ from scipy import stats
 
 from reports.claims.claim import Claim
 
-Outcome = Literal["reproduced", "higher", "lower", "inconclusive", "indicative", "not comparable", "not run", "differs"]
+Outcome = Literal[
+    "reproduced", "higher", "lower", "inconclusive", "indicative", "not comparable", "not run", "not applicable",
+    "not built", "differs",
+]  # fmt: skip
+"""`not applicable` and `not built` are said of rows that cannot run where the sessions ran, never by `judge`."""
+
+DECIDING_SESSIONS = 5
+"""Fewer sessions of a cell are a quick look: their interval is shown, and they decide nothing."""
 
 REAL_LABELS: dict[str, tuple[str, ...]] = {
     "weights": ("checkpoint",),
@@ -55,16 +63,17 @@ def judge(
         return _computed(claim)
     if not values or (claim.kind == "ratio" and not base_values):
         return Verdict("not run", "no valid session of every cell that the claim needs")
-    logs, free = _log_ratios(claim, values, base_values, is_paired)
+    logs, base = _log_ratios(claim, values, base_values, is_paired)
     relative = math.exp(float(np.mean(logs)))
     value = relative * claim.published
     simulated = _simulated(labels)
-    interval = _interval(logs, free)
+    interval = _interval(logs, base)
     if claim.kind == "absolute" and simulated:
         return Verdict("not comparable", simulated, value, None, None, len(values))
-    if simulated or interval is None:
-        reason = simulated or "one session: no interval"
-        return Verdict("indicative", reason, value, relative, interval, len(values))
+    few = _too_few(min(len(values), len(base_values) or len(values)))
+    if simulated or few:
+        return Verdict("indicative", simulated or few, value, relative, interval, len(values))
+    assert interval is not None
     return Verdict(*_decide(claim, interval), value, relative, interval, len(values))
 
 
@@ -78,26 +87,38 @@ def _computed(claim: Claim) -> Verdict:
 
 def _log_ratios(
     claim: Claim, values: Sequence[float], base_values: Sequence[float], is_paired: bool
-) -> tuple[np.ndarray, float | None]:
-    """Log of (ours / published) whose mean and spread count, and Welch's degrees of freedom where it is unpaired."""
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Logs of ours over published, whose mean counts; of an unpaired ratio also the base's, whose spread counts."""
     ours = np.log(np.asarray(values, dtype=float)) - math.log(claim.published)
     if claim.kind == "absolute":
         return ours, None
     base = np.log(np.asarray(base_values, dtype=float))
     if is_paired and len(base) == len(ours):
         return ours - base, None
-    return ours - float(np.mean(base)), float(np.var(base, ddof=1) / len(base)) if len(base) > 1 else math.nan
+    return ours - float(np.mean(base)), base
 
 
-def _interval(logs: np.ndarray, base_variance: float | None) -> tuple[float, float] | None:
-    count = len(logs)
-    if count < 2 or (base_variance is not None and math.isnan(base_variance)):
+def _interval(logs: np.ndarray, base: np.ndarray | None) -> tuple[float, float] | None:
+    """95 % t-interval of the mean: Welch's where a base has a spread of its own."""
+    samples = [logs] if base is None else [logs, base]
+    if min(map(len, samples)) < 2:
         return None
-    own = float(np.var(logs, ddof=1)) / count
-    error = math.sqrt(own + (base_variance or 0.0))
-    half = float(stats.t.ppf(0.975, count - 1)) * error
+    errors = [float(np.var(sample, ddof=1)) / len(sample) for sample in samples]
+    squares = sum(error**2 / (len(sample) - 1) for error, sample in zip(errors, samples, strict=True))
+    freedom = sum(errors) ** 2 / squares if squares else len(logs) - 1
+    half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(errors))
     middle = float(np.mean(logs))
     return math.exp(middle - half), math.exp(middle + half)
+
+
+def _too_few(sessions: int) -> str:
+    if sessions >= DECIDING_SESSIONS:
+        return ""
+    return (
+        "one session: no interval"
+        if sessions == 1
+        else f"{sessions} sessions are a quick look; {DECIDING_SESSIONS} decide"
+    )
 
 
 def _decide(claim: Claim, interval: tuple[float, float]) -> tuple[Outcome, str]:

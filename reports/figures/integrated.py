@@ -64,7 +64,7 @@ def _bars(axes: Axes, material: Material, mean: str, high: str, is_ours: bool) -
                 look = {"ha": "center", "fontsize": 8, "bbox": _BOX, "zorder": 5}
                 axes.annotate(show(tail.value), (x, tail.value), (0, 6), textcoords="offset points", **look)
             if math.isnan(value.value) and math.isnan(tail.value):
-                word = "no valid session" if is_ours else "not printed"
+                word = material.results.absence(cell)[0] if is_ours else "not printed"
                 look = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "#57606a", "bbox": _BOX}
                 axes.text(x, 0, f" {word}", rotation=90, zorder=4, **look)
     axes.set_ylim(0, most * 1.22 or 1)

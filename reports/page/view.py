@@ -16,7 +16,7 @@ WIDE_COLUMNS = 5
 NOTED_COLUMNS = 8
 """From so many columns on, long texts stand below the table, each once, under a number."""
 LONG_TEXT = 34
-PARAGRAPH = 120
+PARAGRAPH = 60
 """A text of such length that stands in several rows goes below a table of any width."""
 _NUMBER = re.compile(r"^[-±]?[\d,.]+( ?[x%s])?$|^–$")
 _VERDICTS = ("verdict", "outcome", "ended", "verdict of the ratio")

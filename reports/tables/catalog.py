@@ -27,6 +27,8 @@ from reports.tables.table import Table
 TABLES: tuple[Callable[[Material], Table], ...] = (
     ladder.prefill_ladder,
     ladder.decode_ladder,
+    ladder.prefill_values,
+    ladder.decode_values,
     leave_one_out.leave_one_out,
     integrated.throughput,
     integrated.latencies,

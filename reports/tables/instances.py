@@ -9,11 +9,24 @@ from reports.tables.table import Table
 
 _MIB = 2**20
 _TERM = "bytes."
+_SHOWN = {
+    "target KV": "target KV",
+    "draft KV": "draft KV",
+    "draft rings": "draft KV",
+    "index tails": "index",
+    "index workspace": "index",
+    "convolution windows": "windows",
+    "recurrent states": "states",
+    "replay ring": "replay ring",
+    "verify snapshots": "snapshots",
+}
+"""Term of the plan -> column in which a reader sees it; a term that is not here has a column of its own."""
 
 
 def memory_terms(material: Material) -> Table:
-    """Every term of the memory plan of one instance a role in each cell, in MiB."""
-    rows = []
+    """Every term of the memory plan of one instance a role in each cell, in MiB; shown in fewer columns."""
+    rows: list[dict[str, Any]] = []
+    texts: list[dict[str, Any]] = []
     for cell, name, role, told in _instances(material):
         plan = told.get("plan") or {}
         terms = {
@@ -27,12 +40,25 @@ def memory_terms(material: Material) -> Table:
             | {f"{term}, MiB": size / _MIB for term, size in terms.items()}
             | {"sum, MiB": known / _MIB, "budget, MiB": plan.get("budget_bytes", 0) / _MIB}
         )
+        grouped: dict[str, float] = {}
+        for term, size in terms.items():
+            column = _SHOWN.get(term, term)
+            grouped[column] = grouped.get(column, 0.0) + size / _MIB
+        whole = {"sum": known / _MIB, "budget": plan.get("budget_bytes", 0) / _MIB}
+        texts.append({"cell": cell, "instance": f"{name} {role}", "limit": plan.get("max_running"), **grouped, **whole})
+    columns = dict.fromkeys(
+        name for name in ("cell", "instance", "limit", *_SHOWN.values(), *(n for row in texts for n in row))
+        if name not in ("sum", "budget") and any(name in row for row in texts)
+    )  # fmt: skip
     return Table(
         name="memory_terms",
         title="Memory plan in terms",
-        caption="What each instance planned: the most running requests whose terms fit the budget; the rest becomes "
-        "pages.",
+        caption="What each instance planned, in MiB: the most running requests whose terms fit the budget; the rest "
+        "becomes pages. Draft KV are draft pages and draft rings, index are index tails and workspace, windows are "
+        "those of convolutions, and states are recurrent; the CSV has each term.",
         frame=pd.DataFrame(rows),
+        shown=pd.DataFrame(texts),
+        headers={name: name for name in (*columns, "sum", "budget")} | {"limit": "running limit"} if texts else {},
         empty="No session recorded its instances' plans.",
     )
 

@@ -31,8 +31,12 @@ VARIANT = "without_"
 
 _CAPTION = (
     "Rows in the published order, then rows of our own. Each row keeps the settings of the row it builds on. "
-    "[ ] is the 95 % interval over sessions (starts of the servers), n their number; one session has no interval. "
-    "Ratios stand first because they carry over between machines further than absolute values do."
+    "[ ] is the 95 % interval over sessions (starts of the servers); one session has no interval. Ratios carry over "
+    "between machines further than absolute values do, which stand in the next table."
+)
+_VALUES = (
+    "What the ratios above are made of: the geometric mean over sessions with its 95 % interval in [ ], and n, their "
+    "number."
 )
 
 
@@ -46,22 +50,24 @@ def decode_ladder(material: Material) -> Table:
     return ladder_table(material, DECODE)
 
 
+def prefill_values(material: Material) -> Table:
+    """What the ratios of the prefill ladder are made of."""
+    return values_table(material, PREFILL)
+
+
+def decode_values(material: Material) -> Table:
+    """What the ratios of the decode ladder are made of."""
+    return values_table(material, DECODE)
+
+
 def ladder_rows(material: Material, spec: LadderSpec) -> list[str]:
     """The ladder from the baseline on, without variants."""
     return [row for row in material.rows(spec.suite, spec.workload) if not row.startswith(VARIANT)]
 
 
 def ladder_table(material: Material, spec: LadderSpec) -> Table:
-    """One row a cell of the suite: ours with interval and sessions, published, ratios to baseline and row before."""
-    rows = ladder_rows(material, spec)
-    published = [row for row in rows if material.find(Cell(spec.suite, row, spec.workload), spec.metric)]
-    numbers, texts = [], []
-    for row in rows:
-        previous = published[published.index(row) - 1] if row in published[1:] else None
-        number, text = _row(material, spec, Cell(spec.suite, row, spec.workload), previous)
-        numbers.append(number)
-        texts.append(text)
-    unit = "input tok/s" if spec.metric == "input_tok_s" else "output tok/s"
+    """One row a cell of the suite: ratios to the baseline and to the row before, published and ours; all in its CSV."""
+    numbers, texts = _rows(material, spec)
     return Table(
         name=f"ladder_{spec.suite}",
         title=spec.title,
@@ -75,14 +81,43 @@ def ladder_table(material: Material, spec: LadderSpec) -> Table:
             "verdict": "verdict",
             "published_step": "published / row before",
             "ours_step": "ours / row before",
+            "reason": "why",
+        },
+    )
+
+
+def values_table(material: Material, spec: LadderSpec) -> Table:
+    """The same rows in absolute values: throughput, latency and, where it matters, the running limit."""
+    numbers, texts = _rows(material, spec)
+    unit = "input tok/s" if spec.metric == "input_tok_s" else "output tok/s"
+    return Table(
+        name=f"values_{spec.suite}",
+        title=f"{spec.title} in absolute values",
+        caption=_VALUES,
+        frame=pd.DataFrame(numbers),
+        shown=pd.DataFrame(texts),
+        headers={
+            "row": "row",
             "published": f"published, {unit}",
             "ours": f"ours, {unit}",
             "published_latency": f"published {spec.latency_name}",
             "ours_latency": f"our {spec.latency_name}",
             **({"limits": "running limit, published / ours"} if spec.suite == "decode" else {}),
-            "reason": "why",
         },
     )
+
+
+def _rows(material: Material, spec: LadderSpec) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Of each row its numbers and its texts."""
+    rows = ladder_rows(material, spec)
+    published = [row for row in rows if material.find(Cell(spec.suite, row, spec.workload), spec.metric)]
+    numbers, texts = [], []
+    for row in rows:
+        previous = published[published.index(row) - 1] if row in published[1:] else None
+        number, text = _row(material, spec, Cell(spec.suite, row, spec.workload), previous)
+        numbers.append(number)
+        texts.append(text)
+    return numbers, texts
 
 
 def _row(

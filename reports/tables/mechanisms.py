@@ -119,7 +119,8 @@ def _state(material: Material, row: str) -> str:
     workloads = WORKLOADS.get(suite, ("sp99_9",))
     sessions = [s for workload in workloads for s in material.results.of(Cell(suite, name, workload))]
     if not sessions:
-        return "not run"
+        state, why = material.results.absence(Cell(suite, name, workloads[0]))
+        return state if state == "not run" else f"{state}: {why}"
     left_out = sessions[-1].plan.get("left_out", {})
     valid = sum(session.outcome == "ok" for session in sessions)
     return f"{valid} of {len(sessions)} valid" + (f"; without {', '.join(sorted(left_out))}" if left_out else "")

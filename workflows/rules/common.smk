@@ -6,6 +6,7 @@ RESULT = f"results/{selection.folder}/{{suite}}/{{row}}/{{workload}}/s{{session}
 
 
 localrules:
+    rows,
     report,
     tables,
     figures,

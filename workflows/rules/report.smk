@@ -1,6 +1,21 @@
+# What runs here and why the rest does not, so that the report need not call an impossible row one that was not run.
+rule rows:
+    output:
+        f"results/{selection.folder}/rows.json",
+    log:
+        f"logs/{selection.folder}/rows.log",
+    params:
+        testbed=selection.testbed,
+        engine=selection.engine,
+        rows=selection.rows_here,
+    shell:
+        "{PYTHON} -m workflows.row_list --testbed {params.testbed} --engine {params.engine} --out {output} > {log} 2>&1"
+
+
 rule pages:
     input:
         selection.metrics_files,
+        rows=rules.rows.output,
     output:
         page=report(
             f"results/{selection.folder}/report.html",

@@ -4,9 +4,11 @@ import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from reports.claims import claims, judge
 from reports.claims.verdict import REAL_LABELS
@@ -56,6 +58,21 @@ def test_nothing_simulated_is_ever_called_reproduced(claim, name, word):
 def test_one_session_has_no_interval_and_is_only_indicative():
     verdict = judge(ABSOLUTE, [ABSOLUTE.published], labels=[REAL])
     assert (verdict.outcome, verdict.interval) == ("indicative", None)
+
+
+def test_fewer_than_five_sessions_are_a_quick_look_with_their_interval():
+    values = _around(RATIO.published * 100, 0.002, 4)
+    verdict = judge(RATIO, values, _around(100.0), [REAL] * 9)
+    assert (verdict.outcome, verdict.reason) == ("indicative", "4 sessions are a quick look; 5 decide")
+    assert verdict.interval is not None
+    assert judge(RATIO, [*values, values[0]], _around(100.0), [REAL] * 10).outcome == "reproduced"
+
+
+def test_an_unpaired_interval_is_that_of_welch():
+    ours, base = [1.0, 1.02, 0.99, 1.01, 1.0, 1.03, 0.98], [100.0, 104.0, 97.0, 101.0, 99.0]
+    verdict = judge(RATIO, [RATIO.published * 100 * x for x in ours], base, [REAL] * 12)
+    want = stats.ttest_ind(np.log(ours), np.log(np.asarray(base) / 100), equal_var=False).confidence_interval(0.95)
+    assert verdict.interval == pytest.approx((math.exp(want.low), math.exp(want.high)))
 
 
 def test_a_claim_without_a_session_of_each_cell_is_not_run():
