@@ -104,6 +104,10 @@ class CacheConfig:
         for name, least in {"expected_context": 1, "expected_output": 1, "expected_shared": 0, "swap_bytes": 0}.items():
             _check(getattr(self, name) >= least, f"cache.{name} must be at least {least}, not {getattr(self, name)}")
         _check(
+            self.snapshot_slots is None or self.snapshot_slots >= 0,
+            f"cache.snapshot_slots must be at least 0, or null, not {self.snapshot_slots}",
+        )
+        _check(
             self.budget_bytes is None or self.budget_bytes > 0,
             f"cache.budget_bytes must be more than 0, or null, not {self.budget_bytes}",
         )
@@ -374,6 +378,8 @@ def load(path: Path, settings: dict[str, Any] | None = None) -> EngineConfig:
         tree = json.loads(path.read_text())
     except FileNotFoundError:
         raise ConfigError(f"no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no readable configuration file: {error}") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from None
     return with_settings(from_dict(tree), settings or {})

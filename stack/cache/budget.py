@@ -292,8 +292,11 @@ class _Solver:
         return self._config.cache.budget_bytes is None and not self._is_cpu
 
     def _fits(self, changes: Mapping[str, Any]) -> bool:
-        """Whether the plan succeeds with these fields of `cache` changed."""
-        config = replace(self._config, cache=replace(self._config.cache, **changes))
+        """Whether the plan succeeds with these dotted settings changed."""
+        config = self._config
+        for path, value in changes.items():
+            section, name = path.split(".")
+            config = replace(config, **{section: replace(getattr(config, section), **{name: value})})
         solver = _Solver(self._geometry, self._load.layout, config, self._free_bytes, self._weights)
         running = config.scheduler.max_running or 1
         return solver._holds(running) and solver._missing_bytes(running) <= 0
@@ -304,6 +307,7 @@ class _Solver:
             cache=self._config.cache,
             context=self._load.context,
             output=self._load.output,
+            extra=self._load.extra,
             budget_bytes=self._budget(running),
             most_budget_bytes=known,
             is_share=self._is_share,
@@ -355,10 +359,10 @@ class _Solver:
         )
         left = max((self._free_bytes - self._outside_bytes(running)) // MIB * MIB, 0)
         ways = _fewer(self._most)
-        if left and self._fits({"budget_bytes": left}):
+        if left and self._fits({"cache.budget_bytes": left}):
             ways.append(f"set cache.budget_bytes to {left}")
         elif left:
-            ways += ways_out(self._room(running), self._fits, {"budget_bytes": left})
+            ways += ways_out(self._room(running), self._fits, {"cache.budget_bytes": left})
         return f"{fact}: {_either(ways)}"
 
 

@@ -36,6 +36,7 @@ def test_a_setting_changes_its_own_path_alone():
         ({"cache.page_size": 48}, "power of two"),
         ({"cache.expected_context": -500}, "at least 1, not -500"),
         ({"cache.budget_bytes": -5}, "more than 0, or null"),
+        ({"cache.snapshot_slots": -5}, "at least 0, or null"),
         ({"scheduler.extra_inflight": -5}, "must not be negative, as -5 is"),
         ({"speculation.force_accept_length": 9.0}, "between 1 and verify_width"),
         ({"speculation.method": "mtp", "speculation.num_steps": 5}, "num_steps + 1 = 6"),

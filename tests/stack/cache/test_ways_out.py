@@ -17,16 +17,20 @@ AUTO = {"cache.pool_split": "auto"}
 RADIX = {"cache.prefix": "kv_radix", "cache.expected_shared": 65_472}
 NOT_ENOUGH = {
     "a budget of nothing": (CPU | {"cache.budget_bytes": 1000}, {}, {"budget_bytes"}),
-    "pages too many": (CPU | {"cache.budget_bytes": 40 * MIB}, {}, {"expected_context", "budget_bytes"}),
+    "pages too many": (
+        CPU | {"cache.budget_bytes": 40 * MIB},
+        {},
+        {"expected_context", "extra_inflight", "budget_bytes"},
+    ),
     "output too long": (
         CPU | {"cache.expected_output": 4095, "cache.expected_context": 1, "cache.budget_bytes": 40 * MIB},
         {},
-        {"expected_output", "budget_bytes"},
+        {"expected_output", "extra_inflight", "budget_bytes"},
     ),
     "more than the model takes": (
         CPU | {"cache.expected_context": 10**6, "cache.budget_bytes": 40 * MIB},
         {},
-        {"expected_context", "budget_bytes"},
+        {"expected_context", "extra_inflight", "budget_bytes"},
     ),
     "slots' share too small": (
         CPU | AUTO | {"cache.auto_state_share": 0.01, "cache.budget_bytes": 100 * MIB},
@@ -36,7 +40,7 @@ NOT_ENOUGH = {
     "pages' share too small": (
         CPU | AUTO | {"cache.auto_state_share": 0.9, "cache.budget_bytes": 100 * MIB},
         {},
-        {"auto_state_share", "pool_split", "expected_context", "budget_bytes"},
+        {"auto_state_share", "pool_split", "expected_context", "extra_inflight", "budget_bytes"},
     ),
     "too many asked for": (
         CPU | {"scheduler.max_running": 10, "cache.budget_bytes": 100 * MIB},
@@ -44,10 +48,15 @@ NOT_ENOUGH = {
         {"max_running", "expected_context", "budget_bytes"},
     ),
     "too many for any instance": (CPU | {"scheduler.max_running": 10**6}, {}, {"max_running"}),
+    "states kept for later": (
+        CPU | {"role": "prefill", "cache.prefix": "hybrid_radix", "cache.snapshot_slots": 1000},
+        {},
+        {"snapshot_slots", "budget_bytes"},
+    ),
     "a long prefix that all share": (
         GPU | RADIX | {"cache.budget_bytes": GIB},
         {},
-        {"expected_context", "budget_bytes"},
+        {"expected_context", "extra_inflight", "budget_bytes"},
     ),
     "a budget beyond the device": (
         GPU | {"cache.budget_bytes": 60 * GIB},
@@ -57,7 +66,7 @@ NOT_ENOUGH = {
     "a device with room for a part": (
         GPU | {"cache.budget_bytes": 60 * GIB},
         {"free_bytes": 83 * GIB, "weights": 80 * GIB},
-        {"budget_bytes", "expected_context"},
+        {"budget_bytes", "expected_context", "extra_inflight"},
     ),
     "a share that is too small": (
         GPU | {"cache.mem_fraction": 0.5},
@@ -78,9 +87,7 @@ def ways_in(message):
 @pytest.mark.parametrize("name", NOT_ENOUGH)
 def test_every_setting_that_a_refusal_names_makes_the_plan_succeed(name, request):
     choices, device, expected = NOT_ENOUGH[name]
-    geometry = request.getfixturevalue(
-        "quarter" if choices["role"] == "decode" and "model.device" in choices else "tiny"
-    )
+    geometry = request.getfixturevalue("quarter" if "model.device" in choices else "tiny")
 
     def planned(changes):
         config = with_settings(EngineConfig(), choices | changes)
