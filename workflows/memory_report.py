@@ -107,14 +107,17 @@ def _entries(catalog: Catalog, question: Question) -> list[CatalogRow]:
     found = [resolve(catalog, entry, question.testbed, question.engine) for entry in asked]
     entries = [resolution.entry for resolution in found if resolution.status == "runnable"]
     if not entries:
-        raise CatalogError(f"nothing of {question.name} runs on {question.testbed}{_why_none(found, question)}")
+        none = (
+            f"nothing of {question.name} runs" if question.name in catalog.suites else f"{question.name} does not run"
+        )
+        raise CatalogError(f"{none} on {question.testbed}{_why_none(found, question)}")
     if any(entry.suite.kind == "micro" for entry in entries):
         serving = ", ".join(name for name, suite in catalog.suites.items() if suite.kind == "serving")
         raise CatalogError(f"{question.name} times kernels alone and holds no cache; suites that serve are {serving}")
     known = list(dict.fromkeys(name for entry in entries for name in entry.known_workloads))
     if question.workload and question.workload not in known:
         raise CatalogError(
-            f"nothing of {question.name} has a workload {question.workload}{nearest(question.workload, known)}"
+            f"{question.name} has no workload {question.workload} here{nearest(question.workload, known)}"
         )
     return entries
 
@@ -165,7 +168,10 @@ def _table(points: Iterable[Point]) -> Table:
 def _print_terms(plan: Plan, device_bytes: int | None, out: Console) -> None:
     for process in plan.processes:
         if process.role != "router":
-            text = memory_text(configuration_of(process), plan.model, device_bytes)
+            try:
+                text = memory_text(configuration_of(process), plan.model, device_bytes)
+            except WorkflowError as error:
+                text = str(error)
             _say(f"\n{plan.cell.name}, instance {process.name}\n{text}", out)
 
 

@@ -61,6 +61,8 @@ def build_instance(config: EngineConfig, clock: Clock) -> Instance:
     geometry, _, draft = geometries(config)
     layout = cache_layout(geometry, config, draft)
     plan = plan_memory(config, free_bytes=free_bytes)
+    for note in plan.notes:
+        _LOG.info("memory plan: %s", note)
     begun_s = time.perf_counter()
     model = load_model(config, device)
     _LOG.info("weights are on %s after %.1f s", device, time.perf_counter() - begun_s)

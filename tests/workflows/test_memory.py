@@ -130,7 +130,7 @@ def test_rings_slots_and_requests_in_flight_stand_in_the_table_and_its_legend() 
         ),
         (("decode", "", "h200x8", "stack"), "nothing of decode runs on h200x8: an instance of our engine has one GPU"),
         (("decode", "", "cpu", "slang"), "there is no engine slang; did you mean sglang?"),
-        (("decode", "sp99_9_tune", "cpu"), "nothing of decode has a workload sp99_9_tune; did you mean sp99_9_tuned"),
+        (("decode", "sp99_9_tune", "cpu"), "decode has no workload sp99_9_tune here; did you mean sp99_9_tuned"),
     ],
 )
 def test_a_question_without_an_answer_says_the_way_out(question: tuple[str, ...], sentence: str) -> None:
