@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -55,6 +56,17 @@ class Target:
     request_counter: str = "sglang:num_requests_total"
     """The counter of finished requests in their /metrics."""
 
+    def check(self) -> None:
+        """Raise SpecError for what is no URL of a server."""
+        for url in (self.url, *self.flush_urls, *self.metrics_urls):
+            try:
+                parts = urlsplit(url)
+                is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            except ValueError:
+                is_good = False
+            if not is_good:
+                raise SpecError(f"{url!r} is no URL of a server; write it like http://127.0.0.1:30000")
+
     @property
     def flushed(self) -> tuple[str, ...]:
         """The URLs to flush."""
@@ -72,6 +84,9 @@ def run_workload(
 
     The folder must not hold a run already: a result is never overwritten and never mixed with another.
     """
+    target.check()
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"{folder} is a file; choose an empty folder")
     if any((folder / name).exists() for name in (REQUESTS_FILE, CHUNKS_FILE, CLIENT_FILE)):
         raise SpecError(f"{folder} already holds a run; choose an empty folder")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -94,6 +109,9 @@ class Session:
         """For the requests that belong to no pass."""
         self._fleet: Fleet = fleet_for(workload, self._target.url, processes)
         self._stopped: tuple[str, str] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._is_driving = False
+        """The load is under way, and ends as its processes end it."""
         stream = None if progress else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
         self._line = ProgressLine(
             title=workload.name, passes=workload.passes, per_pass=workload.num_measured, stream=stream
@@ -121,10 +139,16 @@ class Session:
 
     async def run(self) -> dict[str, Any]:
         """Run all passes."""
+        self._task = asyncio.current_task()
         try:
             async with http_session() as http:
                 with self._signals():
                     await self._run_passes(http)
+        except asyncio.CancelledError:
+            if self._stopped is None or self._task is None:
+                raise
+            self._task.uncancel()
+            self._end()
         except NotReadyError as error:
             self._facts |= {"status": "not_ready", "reason": str(error)}
             self._write()
@@ -144,6 +168,9 @@ class Session:
             if self._stopped is None:
                 await self._run_pass(http, pass_index)
         self._facts["server_info_end"] = await server_info(http, url)
+        self._end()
+
+    def _end(self) -> None:
         kind, sentence = self._stopped or ("complete", None)
         self._facts |= {"status": kind, "reason": sentence}
         self._write()
@@ -160,7 +187,9 @@ class Session:
         phases: tuple[Phase, ...] = ("warmup", "measured", "cooldown")
         facts["build_s"] = await self._fleet.build(pass_index, phases)
         before = await self._counters(http)
+        self._is_driving = True
         shares = await self._fleet.run(self._line.update) if self._stopped is None else []
+        self._is_driving = False
         after = await self._counters(http)
         requests = [r for share in shares for r in share.requests]
         facts |= _pass_facts(shares, requests)
@@ -236,6 +265,8 @@ class Session:
             self._stopped = self._stopped or ("interrupted", f"the client received {name}")
             self._line.say("interrupted: keeping what has ended")
             self._fleet.stop(*self._stopped)
+            if not self._is_driving and self._task is not None:
+                self._task.cancel()  # a server that does not come up, flush or answer is not waited for
 
         caught: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
         try:
@@ -323,7 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request_counter=options.request_counter,
     )
     try:
-        workload = parse(options.workload.read_bytes())
+        workload = parse(_content(options.workload))
         facts = run_workload(
             workload, target, options.out, processes=options.processes, progress=not options.no_progress
         )
@@ -336,6 +367,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return {"complete": 0, "interrupted": 130}.get(facts["status"], 4)
 
 
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read ({error.strerror}); give a resolved workload (JSON)") from error
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of processes; give 1 or more")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m workloads.client", description="Run a workload against a server.")
     parser.add_argument("workload", type=Path, help="resolved workload (JSON), as in a plan")
@@ -344,7 +388,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--flush-url", action="append", default=[], help="server to flush; repeat (default: the URL)")
     parser.add_argument("--metrics-url", action="append", default=[], help="server whose /metrics is compared; repeat")
     parser.add_argument("--request-counter", default="sglang:num_requests_total", help="its counter of requests")
-    parser.add_argument("--processes", type=int, help="client processes (default: one for every 256 streams)")
+    parser.add_argument("--processes", type=_count, help="client processes (default: one for every 256 streams)")
     parser.add_argument("--no-progress", action="store_true", help="print nothing but errors")
     return parser
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import orjson
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from workloads.slo import Slo
 
@@ -23,6 +23,16 @@ ASKED_ONCE = {"warmup_requests": 0, "handover": False, "keep_full": False, "min_
 
 class SpecError(ValueError):
     """A workload that cannot be run as written; the message says what to write instead."""
+
+
+def _ordered(band: tuple[float, float] | None) -> tuple[float, float] | None:
+    if band is not None and band[0] > band[1]:
+        raise ValueError(f"a band is [lowest, highest], not [{band[0]:g}, {band[1]:g}]")
+    return band
+
+
+Band = Annotated[tuple[float, float] | None, AfterValidator(_ordered)]
+"""Lowest and highest allowed value, both allowed; null allows all."""
 
 
 class Model(BaseModel):
@@ -200,7 +210,7 @@ class Cache(Model):
     """Times each prefix is sent when priming: the number of prefill instances behind a round-robin router."""
     granularity_tokens: int = Field(default=64, ge=1)
     """A hit ends on a multiple of this: the page size, or the distance of kept recurrent states."""
-    band: tuple[float, float] | None = None
+    band: Band = None
     """Allowed share of cached prompt tokens; null derives it from intent, sharing and granularity."""
 
 
@@ -213,14 +223,14 @@ class Limits(Model):
     max_loop_lag_p99_ms: float = Field(default=5.0, gt=0)
     max_start_lag_ratio: float = Field(default=0.01, gt=0)
     """Mean lateness of sending, as a share of the mean end-to-end latency."""
-    accept_length: tuple[float, float] | None = None
+    accept_length: Band = None
     """Allowed acceptance length; null where nothing is speculated."""
     max_noise: float | None = Field(default=None, gt=0)
     """Largest coefficient of variation of throughput between passes of a session."""
     gpu: Literal["required", "absent"] = "absent"
     """Whether GPU samples must exist."""
     max_power_cap_share: float = Field(default=1.0, ge=0, le=1)
-    sm_clock_mhz: tuple[float, float] | None = None
+    sm_clock_mhz: Band = None
     """Allowed mean SM clock: the baseline's, within 2 %."""
 
 
@@ -343,9 +353,15 @@ def load_template(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith((".yaml", ".yml")) else SPECS_FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise SpecError(f"there is no workload {name}; there are {', '.join(names())}")
-    template = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a SafeLoader
+    try:
+        template = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(template, dict) or set(template) != {"name", "question", "parameters", "workload"}:
         raise SpecError(f"{path.name} must hold name, question, parameters and workload")
+    for key in ("parameters", "workload"):
+        if not isinstance(template[key], dict):
+            raise SpecError(f"{path.name}: {key} must hold names and values, not {template[key]!r}")
     return template
 
 
@@ -372,5 +388,8 @@ class _UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         if twice := {key for key in keys if keys.count(key) > 1}:
-            raise SpecError(f"key {', '.join(map(str, twice))} is given twice, {node.start_mark}")
+            line = node.start_mark.line + 1
+            raise SpecError(
+                f"key {', '.join(map(str, twice))} is given twice in the mapping that begins in line {line}"
+            )
         return super().construct_mapping(node, deep)

@@ -95,6 +95,7 @@ class Seen:
     """What the server observed; the other side of every check."""
 
     bodies: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    num_health: int = 0
     started_s: list[float] = dataclasses.field(default_factory=list)
     ttft_s: dict[str, float] = dataclasses.field(default_factory=dict)
     """By request id: from the whole body read to the first token written."""
@@ -190,6 +191,7 @@ class FaultServer:
             await self._runner.cleanup()
 
     async def _health(self, request: web.Request) -> web.Response:
+        self.seen.num_health += 1
         is_ready = time.monotonic() - self._born_s >= self.script.ready_after_s
         return web.Response(status=200 if is_ready else 503)
 

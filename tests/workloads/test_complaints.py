@@ -577,6 +577,26 @@ def test_45_an_interrupt_keeps_what_has_ended(tmp_path, processes):
     assert body["validity"]["verdict"] == "INVALID" and "interrupted" in body["validity"]["reasons"][0]
 
 
+def test_45_an_interrupt_is_heard_before_the_server_is_ready(tmp_path):
+    spec = tmp_path / "w.json"
+    spec.write_text(make_workload().model_dump_json())
+    with serve(Script(ready_after_s=60.0)) as server:
+        command = [sys.executable, "-m", "workloads.client", spec, "--url", server.url, "--out", tmp_path / "o"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
+            while server.seen.num_health < 1 and client.poll() is None:
+                time.sleep(0.05)
+            client.send_signal(signal.SIGINT)
+            client.communicate(timeout=20)
+    assert client.returncode == 130
+    assert read_json(tmp_path / "o" / "client.json")["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("url", ["localhost:30000", "ftp://127.0.0.1:1", "http://", "http://127.0.0.1:99999", ""])
+def test_what_is_no_url_is_refused_at_once(tmp_path, url):
+    with pytest.raises(SpecError, match="is no URL of a server; write it like http://"):
+        run_workload(make_workload(), Target(url=url), tmp_path / "o", progress=False)
+
+
 # G. Speculation and service levels (accuracy: test_accuracy.py)
 
 

@@ -64,6 +64,23 @@ def test_a_key_given_twice_is_an_error(tmp_path):
         load_template(str(path))
 
 
+@pytest.mark.parametrize(
+    "text", ["[", "\0", "!!python/name:os.system", "name: a\nquestion: q\nparameters: 3\nworkload: {}\n"]
+)
+def test_a_file_that_is_no_template_is_one_sentence(tmp_path, text):
+    path = tmp_path / "odd.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=r"^odd\.yaml(:| is not YAML:) [^\n]+$"):
+        load_template(str(path))
+
+
+def test_a_band_has_its_lower_end_first():
+    with pytest.raises(SpecError, match=r"cache\.band: .*\[lowest, highest\], not \[0.9, 0.1\]"):
+        make_workload(cache={"band": [0.9, 0.1]})
+    with pytest.raises(SpecError, match=r"limits\.accept_length"):
+        make_workload(limits={"accept_length": [5, 4]})
+
+
 def test_seeds_depend_on_row_session_and_pass_alone():
     one = make_workload(identity={"row": "a", "session": 1})
     assert one.seed("pass", 0) == make_workload(identity={"row": "a", "session": 1}, passes=3).seed("pass", 0)
