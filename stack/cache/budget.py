@@ -181,7 +181,7 @@ class _Solver:
         if self._config.cache.pool_split == "auto":
             by_slots = _largest(self._slots_hold)
             return self._plan(
-                running, self._load.num_slots(by_slots), self._load.num_live_slots(by_slots), self._auto_pages
+                running, self._load.num_slots(by_slots), self._load.num_live_slots(by_slots), self._auto_pages(running)
             )
         return self._plan(running, self._load.num_slots(running), self._load.num_live_slots(running))
 
@@ -221,7 +221,7 @@ class _Solver:
         if running > MOST_RUNNING:
             return False
         if self._config.cache.pool_split == "auto":
-            return self._slots_hold(running) and self._load.num_pages(running) <= self._auto_pages
+            return self._slots_hold(running) and self._load.num_pages(running) <= self._auto_pages(running)
         pages = (self._load.num_pages(running) + 1) * self._load.layout.page_bytes
         return self._load.state_bytes(running) + pages <= self._rest(running)
 
@@ -229,10 +229,9 @@ class _Solver:
         """With a fixed split: whether the slots' share holds so many."""
         return self._load.state_bytes(running) <= self._config.cache.auto_state_share * self._rest(running)
 
-    @property
-    def _auto_pages(self) -> int:
+    def _auto_pages(self, running: int) -> int:
         """With a fixed split: pages of the other share."""
-        return int((1 - self._config.cache.auto_state_share) * self._rest(1)) // self._load.layout.page_bytes - 1
+        return int((1 - self._config.cache.auto_state_share) * self._rest(running)) // self._load.layout.page_bytes - 1
 
     def _rest(self, running: int) -> int:
         return self._budget(running) - self._workspace(running)
@@ -310,6 +309,7 @@ class _Solver:
             extra=self._load.extra,
             budget_bytes=self._budget(running),
             most_budget_bytes=known,
+            is_wished=self._config.scheduler.max_running is not None,
             is_share=self._is_share,
         )
 

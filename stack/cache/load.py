@@ -83,9 +83,10 @@ class Load:
 
     @property
     def private_pages(self) -> int:
-        """Pages of one request alone: its suffix, its output, and the reserve of two verifies."""
+        """Pages of one request alone: its suffix, its output, and the reserve of two verifies. At least one, as a hit
+        leaves a token to compute even where all of a prompt is shared."""
         reserve = 2 * self.layout.verify_width if self.output else 0
-        return -(-(self.context - self.shared + self.output + reserve) // self.layout.page_size)
+        return max(1, -(-(self.context - self.shared + self.output + reserve) // self.layout.page_size))
 
     def num_pages(self, running: int) -> int:
         """Pages that `running` requests and those in flight need."""

@@ -30,6 +30,8 @@ class Room:
     """The cache budget that was too small."""
     most_budget_bytes: int
     """The largest budget that the device leaves; 0 where the device is not known."""
+    is_wished: bool
+    """Whether a running limit is asked for."""
     is_share: bool
     """Whether the budget is `mem_fraction` of the device, not a number of bytes."""
 
@@ -40,11 +42,27 @@ def ways_out(room: Room, fits: Fits, given: Mapping[str, Any] | None = None) -> 
     tried = [_context(room, fits, given), _spares(room, fits, given), *_split(room, fits, given)]
     if "cache.budget_bytes" not in given:
         tried.append(_share(room, fits) if room.is_share else _budget(room, fits))
-    return [_words({**given, **changes}) for changes in tried if changes]
+    found = [{**given, **changes} for changes in tried if changes]
+    return [_words(changes) for changes in found or _together(room, fits)]
 
 
 def _words(changes: Mapping[str, Any]) -> str:
-    return "set " + " and ".join(f"{path} to {value}" for path, value in changes.items())
+    return "set " + " and ".join(f"{path} to {'null' if value is None else value}" for path, value in changes.items())
+
+
+def _together(room: Room, fits: Fits) -> list[dict[str, Any]]:
+    """Where no setting alone makes room: fewer requests and all of the device, and then what prompts may have."""
+    changes: dict[str, Any] = {"scheduler.max_running": None} if room.is_wished else {}
+    if room.extra:
+        changes["scheduler.extra_inflight"] = 0
+    if room.is_share:
+        changes["cache.mem_fraction"] = 1.0
+    elif room.most_budget_bytes >= MIB:
+        changes["cache.budget_bytes"] = room.most_budget_bytes // MIB * MIB
+    if changes and fits(changes):
+        return [changes]
+    shorter = _context(room, fits, changes)
+    return [{**changes, **shorter}] if shorter else []
 
 
 def _context(room: Room, fits: Fits, given: Mapping[str, Any]) -> dict[str, Any]:

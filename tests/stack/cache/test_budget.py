@@ -199,6 +199,12 @@ def test_a_ring_for_running_requests_alone_saves_what_idle_slots_would_hold(quar
     assert per_running.num_ring_entries == per_running.max_running > per_slot.max_running
 
 
+def test_prompts_that_are_shared_whole_need_a_page_each_all_the_same(tiny):
+    shared = {"role": "prefill", "cache.prefix": "hybrid_radix", "cache.expected_context": 128}
+    plan = plan_of(tiny, None, shared | {"cache.expected_shared": 128, "scheduler.max_running": 3})
+    assert plan.load.private_pages == 1 and plan.load.num_pages(3) == 2 + 3
+
+
 def test_a_prefill_instance_keeps_states_for_later_prompts_and_no_ring(quarter, quarter_draft):
     choices = DFLASH | {"role": "prefill", "cache.prefix": "hybrid_radix"}
     plan = plan_of(quarter, quarter_draft, choices, 48 * GIB)
