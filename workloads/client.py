@@ -354,7 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request_counter=options.request_counter,
     )
     try:
-        workload = parse(_content(options.workload))
+        workload = parse(content(options.workload))
         facts = run_workload(
             workload, target, options.out, processes=options.processes, progress=not options.no_progress
         )
@@ -367,7 +367,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return {"complete": 0, "interrupted": 130}.get(facts["status"], 4)
 
 
-def _content(path: Path) -> bytes:
+def content(path: Path) -> bytes:
+    """The bytes of a workload's file. Raises SpecError."""
     try:
         return path.read_bytes()
     except OSError as error:

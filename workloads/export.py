@@ -175,6 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--aiperf", type=Path, help="file for aiperf-style JSON lines")
     parser.add_argument("--llmd", type=Path, help="file for an llm-d benchmark report 0.2")
     options = parser.parse_args(arguments)
+    if not (options.aiperf or options.llmd):
+        parser.error("nothing to write; give --aiperf FILE, --llmd FILE or both")
     try:
         client, requests = read_client_facts(options.folder / CLIENT_FILE), read_requests(options.folder)
         if options.aiperf:

@@ -144,6 +144,8 @@ def frame_of(records: Iterable[Record], record_type: type[Record]) -> pd.DataFra
 def _read(path: Path, record_type: type[Record]) -> pd.DataFrame:
     try:
         table = pq.read_table(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path.parent} holds no run: there is no {path.name}") from None
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path.name} is not a whole Parquet file ({error}); run the session again") from error
     want = schema_of(record_type)

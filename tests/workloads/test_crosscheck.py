@@ -86,6 +86,16 @@ def test_a_comparison_has_the_shape_of_the_peers():
         peer_shaped(make_workload(load={"kind": "poisson", "rate_per_s": 1.0}))
 
 
+def test_what_cannot_be_compared_is_said_before_anything_runs(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    where = {"target": Target(url="http://127.0.0.1:9"), "out": tmp_path / "o"}
+    with pytest.raises(NotInstalledError, match="vllm is not installed"):
+        crosscheck(make_workload(), peer="vllm", tokenizer=tokenizer, **where)
+    with pytest.raises(SpecError, match="there is no tokenizer folder"):
+        crosscheck(make_workload(), peer="sglang", tokenizer=str(tmp_path / "absent"), **where)
+    assert not (tmp_path / "o").exists()
+
+
 def test_a_peer_that_fails_is_an_error(tmp_path, tokenizer, capsys):
     spec, bad = tmp_path / "w.json", tmp_path / "bad.py"
     spec.write_text(make_workload().model_dump_json())

@@ -5,12 +5,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workloads.client import Target
+from workloads.client import Target, content
 from workloads.crosscheck.compare import crosscheck
 from workloads.crosscheck.peers import PEERS, NotInstalledError
 from workloads.files import write_json
 from workloads.preparation import NotReadyError
 from workloads.spec import SpecError, parse
+
+
+def _order(text: str) -> str:
+    if not text or set(text) - {"a", "b"}:
+        raise argparse.ArgumentTypeError(f"{text!r} is no order of runs; write a and b, such as abba")
+    return text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", required=True, help="folder with the model's tokenizer")
     parser.add_argument("--out", type=Path, required=True, help="folder for both tools' files")
     parser.add_argument("--launcher", type=Path, help="script to run instead of the tool's own entry")
-    parser.add_argument("--order", default="abba", help="a is ours, b is theirs (default: abba)")
+    parser.add_argument("--order", type=_order, default="abba", help="a is ours, b is theirs (default: abba)")
     options = parser.parse_args(arguments)
     try:
         result = crosscheck(
-            parse(options.workload.read_bytes()),
+            parse(content(options.workload)),
             peer=options.peer,
             target=Target(url=options.url),
             tokenizer=options.tokenizer,

@@ -33,6 +33,11 @@ def crosscheck(
 ) -> dict[str, Any]:
     """Measure with both; `order` has a letter a run, `a` ours and `b` theirs. Raises SpecError, NotInstalledError."""
     shaped = peer_shaped(workload)
+    if not Path(tokenizer).is_dir():
+        raise SpecError(f"there is no tokenizer folder {tokenizer}; {peer} needs the model's")
+    if any((out / f"{number}-{who}").exists() for number, who in enumerate(order)):
+        raise SpecError(f"{out} already holds a comparison; choose an empty folder")
+    PEERS[peer].command(shaped, Ask(url=target.url, tokenizer=tokenizer, out=out, launcher=launcher))  # or says why not
     ours: list[PeerNumbers] = []
     theirs: list[PeerNumbers] = []
     for number, who in enumerate(order):
