@@ -1,5 +1,6 @@
-"""JSON files that stand beside sessions: where they are, and what they hold. Attempts are left out."""
+"""JSON files of sessions: where they are, what they hold, whether a hand has changed them. Attempts are left out."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -17,3 +18,21 @@ def json_of(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return loaded if isinstance(loaded, dict) else {}
+
+
+ALTERED = "metrics.json was changed after it was computed; delete it, and np1d run computes it from the records"
+
+
+def sealed(body: dict[str, Any]) -> dict[str, Any]:
+    """The body with a digest of its own content, by which a later change is seen."""
+    return {**body, "digest": _digest(body)}
+
+
+def is_altered(body: dict[str, Any]) -> bool:
+    """Whether a sealed body is no longer what was sealed; one without a digest, of an older version, is taken as is."""
+    return body.get("digest", _digest(body)) != _digest(body)
+
+
+def _digest(body: dict[str, Any]) -> str:
+    content = json.loads(json.dumps({name: value for name, value in body.items() if name != "digest"}))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

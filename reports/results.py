@@ -12,7 +12,7 @@ from typing import Any, Literal
 from reports.claims import Cell
 from reports.derived import derived_metrics
 from reports.engine_log import Line, step_lines
-from reports.json_files import json_of
+from reports.json_files import ALTERED, is_altered, json_of
 
 Outcome = Literal["ok", "invalid", "failed"]
 
@@ -140,6 +140,8 @@ def _session(folder: Path) -> Session:
                 files[name] = _json(file)
             except ValueError as error:
                 unreadable = unreadable or str(error)
+    if is_altered(files["metrics"]):
+        unreadable = unreadable or ALTERED
     outcome, reason = ("failed", unreadable) if unreadable else _outcome(files["status"], files["metrics"])
     is_ok = outcome == "ok"
     metrics = files["metrics"].get("metrics", {}) if is_ok else {}

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from reports.json_files import ALTERED, is_altered
 from workflows.errors import WorkflowError
 from workflows.identity import digest
 from workflows.plan import read_plan
@@ -25,6 +26,8 @@ def entry(folder: Path, metric: str) -> dict[str, Any]:
         status = read_json(folder / "status.json")
     except (FileNotFoundError, ValueError):
         raise WorkflowError(f"{folder} is not a measured session") from None
+    if is_altered(metrics):
+        raise WorkflowError(ALTERED)
     if metrics["validity"]["verdict"] != "VALID":
         raise WorkflowError("; ".join(metrics["validity"]["reasons"]))
     value = metrics["metrics"].get(metric)
@@ -57,13 +60,25 @@ def load(store: Path, cell: str, key: str, metric: str, *, now_s: float | None =
     if not path.exists():
         return []
     now = time.time() if now_s is None else now_s
-    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    lines = [
+        _parsed(path, number, line) for number, line in enumerate(path.read_text().splitlines(), 1) if line.strip()
+    ]
     fitting = [
         line
         for line in lines
         if line["key"] == key and line["metric"] == metric and now - line["started_unix_s"] <= MAX_AGE_S
     ]
     return sorted(fitting, key=lambda line: float(line["started_unix_s"]))[-MAX_SESSIONS:]
+
+
+def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        session = json.loads(line)
+        if not {"key", "metric", "value", "started_unix_s"} <= session.keys():
+            raise ValueError("fields are missing")
+    except (ValueError, AttributeError):
+        raise WorkflowError(f"{path}:{number} is no session of a store; take the line out") from None
+    return dict(session)
 
 
 def add(store: Path, cell: str, entries: list[dict[str, Any]]) -> int:

@@ -81,16 +81,19 @@ def save(path: Path, found: Sequence[Calibration]) -> None:
 
 
 def load(path: Path) -> list[Calibration]:
-    """All calibrations of a testbed; none when it was never calibrated."""
+    """All calibrations of a testbed; none when it was never calibrated. Raises WorkflowError for a damaged file."""
     if not path.exists():
         return []
-    return [
-        Calibration(
-            cell=str(body["cell"]),
-            metric=str(body["metric"]),
-            values=tuple(float(value) for value in body["values"]),
-            between=float(body["between"]),
-            within=None if body["within"] is None else float(body["within"]),
-        )
-        for body in read_json(path)["cells"]
-    ]
+    try:
+        return [
+            Calibration(
+                cell=str(body["cell"]),
+                metric=str(body["metric"]),
+                values=tuple(float(value) for value in body["values"]),
+                between=float(body["between"]),
+                within=None if body["within"] is None else float(body["within"]),
+            )
+            for body in read_json(path)["cells"]
+        ]
+    except (ValueError, KeyError, TypeError):
+        raise WorkflowError(f"{path} cannot be read; delete it, and np1d calibrate writes it anew") from None

@@ -1,5 +1,6 @@
 """The command `np1d`: measure rows of the published tables, look at what came out, and keep it in order."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -221,7 +222,7 @@ def rerun(
     """Take away the verdicts of failed sessions, so that the next run measures them again. Attempts are kept."""
     if not failed:
         raise WorkflowError("say what to run again: np1d rerun --failed")
-    found = [o for o in housekeeping.failed(RESULTS) if not testbed or o.cell.get("testbed") == testbed]
+    found = [o for o in housekeeping.failed(RESULTS) if testbed in ("", o.testbed, o.cell.get("testbed"))]
     out.print(result_table(found, load_catalog()) if found else "there is no failed session")
     if yes:
         housekeeping.forget(found)
@@ -324,7 +325,21 @@ def main() -> None:
     except WorkflowError as error:
         err.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
+    except OSError as error:
+        if error.errno not in _MENDABLE:
+            raise
+        reason = f"{error.filename or 'a file'} cannot be written or read ({error.strerror})"
+        err.print(f"error: {reason}; {_MENDABLE[error.errno]}", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
 
+
+_MENDABLE = {
+    errno.ENOSPC: "free some space and run the same command again",
+    errno.EDQUOT: "free some of your quota and run the same command again",
+    errno.EACCES: "make it accessible to this user",
+    errno.EROFS: "this file system takes no changes: work in another copy",
+}
+"""What the system refused, and the way out; anything else is a fault of ours and shows where."""
 
 if __name__ == "__main__":
     main()

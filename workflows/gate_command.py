@@ -1,8 +1,9 @@
 """`np1d gate` and `np1d calibrate`: from selected rows to verdicts, files and an exit code."""
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from workflows import baselines, calibration
@@ -43,14 +44,17 @@ def gate(request: GateRequest, say: Say) -> int:
     """Run the gate; returns its exit code. Raises WorkflowError for what the user can mend."""
     if bool(request.base) == bool(request.store):
         raise WorkflowError("give one of --base COMMIT and --store FOLDER")
+    if request.store and not request.store.is_dir() and not request.update:
+        raise WorkflowError(f"there is no store {request.store}; --update begins one, and --base COMMIT needs none")
     cells = _cells(request.rows, request.testbed)
     _refuse_uncalibrated(request.testbed, cells, say)
     maker = SessionMaker(
         {name: place for name, (place, _) in cells.items()}, _run_name(),
         base=checkout_base(request.base) if request.base else None, say=say,
     )  # fmt: skip
-    folders = _prepare(request, cells, maker)
-    verdict = run_gate([cell for _, cell in cells.values()], None if request.existing else maker)
+    with _kept_when_interrupted(maker, "no verdict", say):
+        folders = _prepare(request, cells, maker)
+        verdict = run_gate([cell for _, cell in cells.values()], None if request.existing else maker)
     facts = {
         "testbed": request.testbed,
         "baseline": request.base or "store",
@@ -71,7 +75,8 @@ def calibrate(rows: tuple[str, ...], testbed: str, sessions: int, say: Say) -> N
     """Measure each cell again and again, save its noise, and refuse thresholds below it. Raises WorkflowError."""
     cells = _cells(rows, testbed)
     maker = SessionMaker({name: place for name, (place, _) in cells.items()}, _run_name(), base=None, say=say)
-    found = [_calibrate_cell(name, cell, maker, sessions) for name, (_, cell) in cells.items()]
+    with _kept_when_interrupted(maker, "nothing was calibrated", say):
+        found = [_calibrate_cell(name, cell, maker, sessions) for name, (_, cell) in cells.items()]
     path = calibration_file(testbed)
     known = {(old.cell, old.metric): old for old in calibration.load(path)}
     known |= {(new.cell, new.metric): new for new in found}
@@ -82,6 +87,17 @@ def calibrate(rows: tuple[str, ...], testbed: str, sessions: int, say: Say) -> N
             f"{one.least_regression(3):.1%}")  # fmt: skip
     for one in found:
         calibration.check(one, cells[one.cell][1].policy)
+
+
+@contextlib.contextmanager
+def _kept_when_interrupted(maker: SessionMaker, outcome: str, say: Say) -> Iterator[None]:
+    """An interrupt says what is left. The next call begins anew: sessions of another hour are no replicates."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        measured = sum(map(len, maker.folders.values()))
+        say(f"interrupted: {outcome}; {measured} measured sessions stay in {maker.evidence.relative_to(ROOT)}")
+        raise
 
 
 def calibration_file(testbed: str) -> Path:

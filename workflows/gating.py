@@ -55,9 +55,11 @@ class SessionMaker:
     def __init__(self, places: dict[str, Place], run: str, *, base: Path | None, say: Callable[[str], None]) -> None:
         self._places = places
         self._run = run
+        self.evidence = WORK / run
         self._base = base
         self._say = say
         self.folders: dict[str, list[Path]] = {}
+        """Sessions by side and cell, in order."""
 
     def __call__(self, cell: GatedCell, side: Side) -> float:
         """One more session. Raises InvalidSessionError when it is no result."""
@@ -84,11 +86,16 @@ class SessionMaker:
         return folder
 
     def _call(self, checkout: Path, module: str, *arguments: str) -> None:
-        done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=checkout, check=False)
-        if done.returncode == 130:
+        process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=checkout)
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # it was interrupted too, and ends its servers
+            raise
+        if code == 130:
             raise KeyboardInterrupt
-        if done.returncode:
-            raise WorkflowError(f"python -m {module} ended with code {done.returncode} in {checkout.name}")
+        if code:
+            raise WorkflowError(f"python -m {module} ended with code {code} in {checkout.name}; its words are above")
 
 
 def checkout_base(commit: str) -> Path:

@@ -104,11 +104,15 @@ def locate(cell: str, testbed: str, results: Path, catalog: Catalog) -> Path:
 
 def why(folder: Path, catalog: Catalog) -> list[str]:
     """Reasons why this session would be measured again now; empty when it would not."""
+    if not (folder / "status.json").exists():
+        return ["it has not been measured yet"]
     try:
         old = read_plan(folder / "plan.json")
         status = read_json(folder / "status.json")
-    except (WorkflowError, FileNotFoundError, ValueError):
-        return ["it has not been measured yet"]
+    except WorkflowError as error:
+        return [str(error)]
+    except ValueError:
+        return ["status.json is cut short; `np1d rerun --failed` measures it again"]
     name = f"{old.cell.suite}/{old.cell.row}"
     testbed = old.cell.testbed.removesuffix(f"_{old.cell.engine}")
     new = plan_session(name, old.cell.workload, testbed_id=testbed, session=old.cell.session, engine=old.cell.engine,

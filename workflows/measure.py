@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from reports.json_files import sealed
 from workflows.bench import bench_metrics, is_bench
 from workflows.errors import WorkflowError
 from workflows.plan import Plan, read_plan
@@ -33,6 +34,7 @@ def measure(folder: Path) -> dict[str, Any]:
     else:
         body = _failed(plan, status)
     body = settle(folder, status, body, lambda attempt: _measured(attempt, read_plan(attempt / "plan.json")))
+    body = sealed(body)
     write_json(folder / METRICS_FILE, body)
     return body
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from reports.json_files import ALTERED, is_altered
 from workflows.catalog import Catalog
 from workflows.resolution import Resolution
 from workflows.standing import newer_words
@@ -35,6 +36,11 @@ class Outcome:
     """A newer attempt than the one that stands, and why it is no result."""
 
     @property
+    def testbed(self) -> str:
+        """Folder of the testbed under `results/`."""
+        return self.folder.parts[-5]
+
+    @property
     def is_good(self) -> bool:
         """Whether the newest attempt is a valid result."""
         return self.verdict == "VALID" and not self.newer
@@ -48,15 +54,24 @@ def outcomes(results: Path) -> Iterator[Outcome]:
         except ValueError:
             yield Outcome(path.parent, {}, "INVALID", "", None, "status.json is cut short; run the session again")
             continue
+        if not isinstance(status, dict) or not {"status", "cell"} <= status.keys():
+            yield Outcome(path.parent, {}, "INVALID", "", None, "status.json is no status; run the session again")
+            continue
         yield _outcome(path.parent, status)
 
 
 def _outcome(folder: Path, status: dict[str, Any]) -> Outcome:
     try:
         body = read_json(folder / "metrics.json")
-    except (FileNotFoundError, ValueError):
-        reason = "" if status["status"] == "ok" else f"{status['kind']}: {status['reason']}"
+    except FileNotFoundError:
+        missing = "metrics.json is missing; np1d run computes it from the records"
+        reason = missing if status["status"] == "ok" else f"{status['kind']}: {status['reason']}"
         return Outcome(folder, status["cell"], "not measured", "", None, reason)
+    except ValueError:
+        reason = "metrics.json is cut short; delete it, and np1d run computes it from the records"
+        return Outcome(folder, status["cell"], "INVALID", "", None, reason)
+    if is_altered(body):
+        return Outcome(folder, status["cell"], "INVALID", "", None, ALTERED)
     value = body.get("metrics", {}).get(body["metric"])
     reasons = "; ".join(body["validity"]["reasons"])
     newer = newer_words(body["newer"]) if body.get("newer") else ""
@@ -81,11 +96,10 @@ def result_table(found: Iterable[Outcome], catalog: Catalog) -> Table:
     for name in ("testbed", "cell", "session", "verdict", "value", "why"):
         table.add_column(name, overflow="fold", no_wrap=name != "why")
     for outcome in found:
-        cell = outcome.cell
-        name = f"{cell.get('suite')}/{cell.get('row')} {cell.get('workload')}" if cell else str(outcome.folder)
+        suite, row, workload, session = outcome.folder.parts[-4:]
         value = f"{outcome.value:,.1f} {outcome.metric}" if outcome.value is not None else ""
         style = {"VALID": "green", "INVALID": "red"}.get(outcome.verdict, "yellow")
-        testbed = str(cell.get("testbed") or outcome.folder.parts[-5])
+        testbed = str(outcome.cell.get("testbed") or outcome.testbed)
         why = outcome.reason or outcome.newer
-        table.add_row(testbed, name, f"s{cell.get('session', '?')}", Text(outcome.verdict, style), value, why)
+        table.add_row(testbed, f"{suite}/{row} {workload}", session, Text(outcome.verdict, style), value, why)
     return table

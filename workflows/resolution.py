@@ -7,7 +7,8 @@ applicable on that testbed: it would measure one thing under two names.
 import dataclasses
 from typing import Any, Literal
 
-from workflows.catalog import HALVES, Catalog, CatalogRow, sglang_column
+from workflows.catalog import HALVES, Catalog, CatalogRow, nearest, sglang_column
+from workflows.errors import CatalogError
 from workflows.schema import Testbed
 
 Status = Literal["runnable", "not_applicable", "not_built", "script_only"]
@@ -31,8 +32,10 @@ class Resolution:
 
 
 def resolve(catalog: Catalog, entry: CatalogRow, testbed_id: str, engine: str = "default") -> Resolution:
-    """Resolve one row; never raises for a row that cannot run, but says why."""
+    """Resolve one row; never raises for a row that cannot run, but says why. Raises CatalogError for unknown names."""
     testbed = catalog.testbed(testbed_id)
+    if engine != "default" and engine not in catalog.engines:
+        raise CatalogError(f"there is no engine {engine}{nearest(engine, catalog.engines)}")
     chosen: Literal["stack", "sglang"] = testbed.engine if engine == "default" else engine  # type: ignore[assignment]
     settings, parts, left_out = _effective(catalog, entry, testbed)
     status, reason = _verdict(catalog, entry, testbed, chosen, (settings, parts))

@@ -22,6 +22,9 @@ from workloads.files import write_atomically
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 ROUTER = "http://${NODE_A:-127.0.0.1}:8090"
 GONE = '{ echo "a process has ended; its log in logs/ says why" >&2; exit 1; }'
+STOP_ALL = "trap 'code=$?; trap \"\" TERM; kill 0; exit $code' EXIT"
+"""Ends every process of a host's script, and keeps the script's own exit code."""
+CURL = "curl -sf --noproxy '*'"
 STOP_OTHERS = "trap 'kill $(jobs -p) 2> /dev/null || true' EXIT"
 EXAMPLE_HOSTS = ("192.0.2.10", "192.0.2.11")
 
@@ -98,17 +101,17 @@ def _host_script(commands: Sequence[Command], nodes: dict[str, str], title: str)
     ]
     lines += ["set -euo pipefail", "mkdir -p logs"]
     lines += [f'export {key}="${{{key}:-{value}}}"' for key, value in nodes.items()]
-    lines += ["trap 'kill 0' EXIT", ""]
+    lines += [STOP_ALL, ""]
     started = 0
     for command in commands:
         if command.name == "bench":
             lines += ["# Every prefill and decode cache is empty before the measured run.",
-                      f'curl -sf -X POST "{ROUTER}/flush_cache"', ""]  # fmt: skip
+                      f'{CURL} -X POST "{ROUTER}/flush_cache"', ""]  # fmt: skip
         lines += [_subshell(command, background=command.name != "bench"), ""]
         started += command.name != "bench"
         if command.name == "router":
             alive = f'[ "$(jobs -rp | wc -l)" -eq {started} ] || {GONE}'
-            lines += [f'until curl -sf "{ROUTER}/v1/models" > /dev/null; do {alive}; sleep 5; done', ""]
+            lines += [f'until {CURL} "{ROUTER}/v1/models" > /dev/null; do {alive}; sleep 5; done', ""]
     if commands[-1].name != "bench":
         lines.append("wait -n")
     return "\n".join(lines) + "\n"
@@ -193,7 +196,7 @@ def _own_engine(plan: Plan) -> str:
         return word.replace("{python}", "python").replace("{dir}", "run")
 
     lines = ["#!/usr/bin/env bash", f"# {plan.cell.name} on {plan.cell.testbed}: run it in the repository.",
-             "set -euo pipefail", "mkdir -p run", "trap 'kill 0' EXIT", ""]  # fmt: skip
+             "set -euo pipefail", "mkdir -p run", STOP_ALL, ""]  # fmt: skip
     if plan.model["build"]:
         build = " ".join(quote(word) for word in ("python", *plan.model["build"]))
         lines.append(f"[ -e {quote(plan.model['path'])}/config.json ] || {build}")

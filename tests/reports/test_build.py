@@ -15,6 +15,7 @@ import pytest
 
 from reports.build import main
 from reports.headline import headline
+from reports.json_files import sealed
 from reports.material import collect
 from reports.results import load_results
 from tests.support.chromium import CHROMIUM, look_at
@@ -249,6 +250,17 @@ def test_a_torn_file_makes_its_session_a_failed_one(tmp_path, broken):
     first, second = load_results(tree.folder).sessions
     assert (first.outcome, first.metrics, second.outcome) == ("failed", {}, "ok")
     assert first.reason == f"{broken} cannot be read; run this session again"
+
+
+def test_a_number_that_was_changed_by_hand_is_never_shown(tmp_path):
+    tree = ResultTree(tmp_path, "cpu", TINY)
+    file = tree.add("decode/baseline/sp99_9", metrics={"output_tok_s": 5.25}) / "metrics.json"
+    file.write_text(json.dumps(sealed(json.loads(file.read_text()))))
+    assert load_results(tree.folder).sessions[0].metrics["output_tok_s"] == 5.25
+    file.write_text(file.read_text().replace("5.25", "6.25"))
+    (session,) = load_results(tree.folder).sessions
+    assert (session.outcome, session.metrics) == ("failed", {})
+    assert session.reason.startswith("metrics.json was changed after it was computed")
 
 
 def test_a_folder_without_sessions_is_one_sentence(tmp_path, capsys):

@@ -74,7 +74,7 @@ class Checkout:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         shutil.copy(ROOT / "Snakefile", folder)
-        for name in ("workflows", "workloads", "stack"):
+        for name in ("workflows", "workloads", "stack", "reports"):
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name, source in (("planner", PLANNER), ("measure", MEASURE), ("build", BUILD)):
             (folder / "workflows" / f"{name}.py").write_text(source)

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reports.json_files import sealed
 from workflows import baselines
 from workflows.blocks import block, order
 from workflows.calibration import calibrate, check, load, save
 from workflows.errors import WorkflowError
 from workflows.planner import plan_session
 from workflows.schema import GateMetric
-from workloads.files import write_json
+from workloads.files import read_json, write_json
 
 POLICY = GateMetric(direction="higher", max_regression=0.03, max_noise=0.02)
 
@@ -43,6 +44,24 @@ def test_an_invalid_session_is_no_baseline(tmp_path: Path) -> None:
 def test_a_missing_value_says_why(tmp_path: Path) -> None:
     with pytest.raises(WorkflowError, match="output_tok_s has no value: no request ended"):
         baselines.entry(measured(tmp_path, value=None), "output_tok_s")
+
+
+def test_a_changed_number_is_no_baseline(tmp_path: Path) -> None:
+    folder = measured(tmp_path)
+    write_json(folder / "metrics.json", sealed(read_json(folder / "metrics.json")))
+    assert baselines.entry(folder, "output_tok_s")["value"] == 100.0
+    (folder / "metrics.json").write_text((folder / "metrics.json").read_text().replace("100.0", "110.0"))
+    with pytest.raises(WorkflowError, match="changed after it was computed"):
+        baselines.entry(folder, "output_tok_s")
+
+
+def test_damaged_stores_and_calibrations_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "cell.jsonl").write_text('{"key": "k"}\n')
+    with pytest.raises(WorkflowError, match="jsonl:1 is no session of a store; take the line out"):
+        baselines.load(tmp_path, "cell", "k", "output_tok_s")
+    (tmp_path / "calibration.json").write_text('{"cells": [{"cell"')
+    with pytest.raises(WorkflowError, match="delete it, and np1d calibrate writes it anew"):
+        load(tmp_path / "calibration.json")
 
 
 def test_another_machine_is_not_comparable(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Results are taken in, forgotten, pruned and explained without losing a finished one."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reports.json_files import sealed
 from workflows import housekeeping
 from workflows.catalog import load_catalog
 from workflows.errors import WorkflowError
@@ -73,6 +75,31 @@ def test_a_half_written_status_is_no_result(tmp_path: Path, plan: Plan) -> None:
     (folder / "status.json").write_text('{"status": "ok"')
     (outcome,) = housekeeping.failed(tmp_path)
     assert outcome.reason == "status.json is cut short; run the session again"
+
+
+def test_damaged_metrics_are_no_result_and_say_the_way_out(tmp_path: Path, plan: Plan) -> None:
+    folder = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
+    whole = sealed(read_json(folder / "metrics.json"))
+    for content, words in (
+        (json.dumps(whole), ""),
+        (json.dumps(whole).replace("10.0", "11.0"), "metrics.json was changed after it was computed; delete it"),
+        (json.dumps(whole)[:40], "metrics.json is cut short; delete it"),
+        (None, "metrics.json is missing; np1d run computes it"),
+    ):
+        (folder / "metrics.json").unlink()
+        if content:
+            (folder / "metrics.json").write_text(content)
+        assert [outcome.reason[: len(words)] for outcome in housekeeping.failed(tmp_path)] == ([words] if words else [])
+
+
+def test_why_tells_a_damaged_session_from_one_that_was_not_measured(tmp_path: Path, plan: Plan) -> None:
+    folder = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
+    (folder / "status.json").write_text('{"status": "ok"')
+    assert housekeeping.why(folder, load_catalog()) == [
+        "status.json is cut short; `np1d rerun --failed` measures it again"
+    ]
+    (folder / "plan.json").write_text("{")
+    assert "is not a plan of this version" in housekeeping.why(folder, load_catalog())[0]
 
 
 def test_results_of_rows_that_are_gone_are_orphans(tmp_path: Path, plan: Plan) -> None:

@@ -172,6 +172,26 @@ def test_when_the_first_host_has_ended_nothing_is_left_on_the_second(tmp_path: P
         time.sleep(0.1)
 
 
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_script_ends_its_servers_and_with_the_code_of_its_benchmark(tmp_path: Path, code: int) -> None:
+    programs = {
+        "sglang": "exec sleep 765.432",
+        "curl": "exit 0",
+        "python": f"case $2 in sglang.benchmark*) exit {code};; *) exec sleep 765.432;; esac",
+        "run.sh": render("decode/baseline", "", "h200x8", "default", [], "hosts")[0].text,
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([tmp_path / "run.sh"], cwd=tmp_path, env=environment, timeout=60, start_new_session=True)
+    assert done.returncode == code
+    until = time.monotonic() + 10
+    while [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "765.432"]]:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 def test_the_wrong_number_of_hosts_is_refused() -> None:
     with pytest.raises(WorkflowError, match="has 2 hosts and 1 were given"):
         render("integrated/optimized", "", "h200x16", "default", ["10.0.0.1"], "hosts")
