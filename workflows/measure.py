@@ -13,7 +13,7 @@ from reports.json_files import sealed
 from workflows.bench import bench_metrics, is_bench
 from workflows.errors import WorkflowError
 from workflows.plan import Plan, read_plan
-from workflows.scored import with_score
+from workflows.scored import caveat, with_score
 from workflows.standing import newer_words, settle
 from workloads.files import read_json, write_json
 from workloads.metrics import METRICS_FILE, METRICS_SCHEMA, write_session_metrics
@@ -103,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     value = f" {body['metric']} = {found:.4g}" if found is not None else ""
     name = f"{body['cell']['suite']}/{body['cell']['row']} {body['cell']['workload']} s{body['cell']['session']}"
     newer = f"; {newer_words(body['newer'])}" if body.get("newer") else ""
-    sys.stderr.write(f"{name}: {verdict['verdict']}{value}{''.join('; ' + r for r in verdict['reasons'])}{newer}\n")
+    score = f" ({caveat(body)})" if value and caveat(body) else ""
+    reasons = "".join(f"; {reason}" for reason in verdict["reasons"])
+    sys.stderr.write(f"{name}: {verdict['verdict']}{value}{score}{reasons}{newer}\n")
     return 0
 
 

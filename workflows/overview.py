@@ -14,6 +14,7 @@ from rich.text import Text
 from reports.json_files import ALTERED, is_altered
 from workflows.catalog import Catalog
 from workflows.resolution import Resolution
+from workflows.scored import caveat
 from workflows.standing import newer_words
 from workloads.files import read_json
 
@@ -32,6 +33,7 @@ class Outcome:
     metric: str
     value: float | None
     reason: str
+    """Why it is no result, or what a result does not say."""
     newer: str = ""
     """A newer attempt than the one that stands, and why it is no result."""
 
@@ -73,7 +75,7 @@ def _outcome(folder: Path, status: dict[str, Any]) -> Outcome:
     if is_altered(body):
         return Outcome(folder, status["cell"], "INVALID", "", None, ALTERED)
     value = body.get("metrics", {}).get(body["metric"])
-    reasons = "; ".join(body["validity"]["reasons"])
+    reasons = "; ".join(body["validity"]["reasons"]) or caveat(body)
     newer = newer_words(body["newer"]) if body.get("newer") else ""
     return Outcome(folder, status["cell"], body["validity"]["verdict"], body["metric"], value, reasons, newer)
 
@@ -97,9 +99,14 @@ def result_table(found: Iterable[Outcome], catalog: Catalog) -> Table:
         table.add_column(name, overflow="fold", no_wrap=name != "why")
     for outcome in found:
         suite, row, workload, session = outcome.folder.parts[-4:]
-        value = f"{outcome.value:,.1f} {outcome.metric}" if outcome.value is not None else ""
+        value = f"{_digits(outcome.value)} {outcome.metric}" if outcome.value is not None else ""
         style = {"VALID": "green", "INVALID": "red"}.get(outcome.verdict, "yellow")
         testbed = str(outcome.cell.get("testbed") or outcome.testbed)
         why = outcome.reason or outcome.newer
         table.add_row(testbed, f"{suite}/{row} {workload}", session, Text(outcome.verdict, style), value, why)
     return table
+
+
+def _digits(value: float) -> str:
+    """Four digits or all before the point, so that a ratio of 0.957 is not shown as 1.0."""
+    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"

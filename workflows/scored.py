@@ -26,6 +26,13 @@ def with_score(folder: Path, plan: Plan, body: dict[str, Any]) -> dict[str, Any]
     return _judged(body, _rule(unanswered["ratio"], unanswered["limit"], reason), values)
 
 
+def caveat(body: dict[str, Any]) -> str:
+    """What the score of a session (metrics.json) does not say, in words; empty where nothing is scored or left out."""
+    if body.get("metric") != "accuracy_ratio":
+        return ""
+    return str(body.get("left_out", {}).get("trained_model", ""))
+
+
 def _rule(value: float | None, limit: float | None, reason: str) -> dict[str, Any]:
     verdict = "fail" if reason else "pass"
     return {
