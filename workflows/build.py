@@ -27,7 +27,9 @@ def ensure_model(facts: dict[str, Any]) -> None:
         return
     if facts["path"].startswith("$"):
         raise SessionError(
-            "no_model", f"the {facts['name']} weights are yours to give: np1d run --model {facts['name']}=FOLDER"
+            "no_model",
+            f"the {facts['name']} weights are yours to give: write their folder into {facts['path'][1:]} of the "
+            "scripts that np1d plan --commands prints",
         )
     if not facts["build"]:
         raise SessionError(

@@ -88,7 +88,9 @@ def _gpus(needed: int) -> Iterator[Finding]:
 def _model(catalog: Catalog, name: str) -> Finding:
     model = catalog.models[name]
     if model.path.startswith("$"):
-        return Finding("model", f"{name}: yours to give", None, f"np1d run --model {name}=FOLDER")
+        return Finding(
+            "model", f"{name}: its folder goes into {model.path[1:]} of the scripts of plan --commands", None
+        )
     there = (ROOT / model.path / "config.json").is_file()
     return Finding("model", f"{name} {'is there' if there else 'will be built'}", bool(there or model.build))
 

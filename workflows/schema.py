@@ -168,7 +168,7 @@ class Model(Strict):
     what: str
     weights: Literal["checkpoint", "random"]
     path: str
-    """Folder under the repository, or `$NAME` for one that the user gives with `--model NAME=PATH`."""
+    """Folder under the repository, or `$NAME` for a variable of the rendered scripts, which the user sets."""
     draft_path: str = ""
     weights_label: Literal["checkpoint", "random"]
     """What a result says of them: `random` for anything that was never trained."""

@@ -55,7 +55,8 @@ def memory_terms(material: Material) -> Table:
         title="Memory plan in terms",
         caption="What each instance planned, in MiB: the most running requests whose terms fit the budget; the rest "
         "becomes pages. Draft KV are draft pages and draft rings, index are index tails and workspace, windows are "
-        "those of convolutions, and states are recurrent; the CSV has each term.",
+        "those of convolutions, and states are recurrent; the CSV has each term. On a GPU the sum holds weights and graphs "
+        "too, which lie outside the budget.",
         frame=pd.DataFrame(rows),
         shown=pd.DataFrame(texts),
         headers={name: name for name in (*columns, "sum", "budget")} | {"limit": "running limit"} if texts else {},
