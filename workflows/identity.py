@@ -89,6 +89,9 @@ def _code_digest(root: Path, folders: tuple[str, ...], is_cpu: bool) -> str:
             if name.startswith(NOT_MEASURED) or (is_cpu and path.name.startswith(GPU_ONLY)):
                 continue
             total.update(f"{name}\0{_meaning(path)}\0".encode())
+        if not is_cpu:
+            for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in (".cu", ".cuh")):
+                total.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
     return total.hexdigest()[:12]
 
 
