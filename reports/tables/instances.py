@@ -15,10 +15,15 @@ _SHOWN = {
     "draft rings": "draft KV",
     "index tails": "index",
     "index workspace": "index",
+    "empty index rows": "index",
     "convolution windows": "windows",
     "recurrent states": "states",
-    "replay ring": "replay ring",
-    "verify snapshots": "snapshots",
+    "replay ring": "commit",
+    "verify snapshots": "commit",
+    "idle slots": "idle slots",
+    "weights": "outside",
+    "graphs": "outside",
+    "activations": "outside",
 }
 """Term of the plan -> column in which a reader sees it; a term that is not here has a column of its own."""
 
@@ -54,9 +59,9 @@ def memory_terms(material: Material) -> Table:
         name="memory_terms",
         title="Memory plan in terms",
         caption="What each instance planned, in MiB: the most running requests whose terms fit the budget; the rest "
-        "becomes pages. Draft KV are draft pages and draft rings, index are index tails and workspace, windows are "
-        "those of convolutions, and states are recurrent; the CSV has each term. On a GPU the sum holds weights and graphs "
-        "too, which lie outside the budget.",
+        "becomes pages. Draft KV are draft pages and rings, index are its tails, workspace and empty rows, windows are "
+        "those of convolutions, states are recurrent, commit is the replay ring or the verify snapshots. On a GPU the "
+        "sum also holds what lies outside the budget: weights, graphs, activations. The CSV has each term.",
         frame=pd.DataFrame(rows),
         shown=pd.DataFrame(texts),
         headers={name: name for name in (*columns, "sum", "budget")} | {"limit": "running limit"} if texts else {},
