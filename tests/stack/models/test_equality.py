@@ -157,7 +157,7 @@ def noise(got: Tensor, want: Tensor) -> tuple[float, float]:
 
 
 def largest_turned_gap(got: Tensor, want: Tensor) -> float:
-    """By how much the judge prefers its own token where another has the largest logit; over its RMS, 0 where none has."""
+    """By how much the judge prefers its own token where ours has another one on top; over the RMS, 0 where none has."""
     theirs, ours = (want.gather(1, logits.argmax(1, keepdim=True)) for logits in (want, got))
     return ((theirs - ours).max() / want.square().mean().sqrt()).item()
 
