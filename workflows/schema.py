@@ -374,8 +374,8 @@ class Config(Strict):
     sessions: int = Field(default=1, ge=1)
     seed: int = 0
     on_failure: Literal["record", "stop"] = "record"
-    gate: dict[Id, dict[Id, dict[str, GateMetric]]] = {}
-    """Gated metrics by testbed (or `default`) and suite."""
+    gate: dict[Id, dict[Id, Annotated[dict[str, GateMetric], Field(max_length=1)]]] = {}
+    """The gated metric by testbed (or `default`) and suite."""
 
 
 FILES: dict[str, type[BaseModel]] = {

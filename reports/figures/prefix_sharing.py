@@ -120,7 +120,7 @@ def _occupancy(axes: Axes, material: Material) -> None:
     axes.set(xlim=(0, 135), ylim=(1.6, -0.6), xlabel="% of the page pool, median", title="share of pages in use")
     axes.set_xticks([0, 25, 50, 75, 100])
     axes.tick_params(axis="y", length=0)
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
 
 
 SPEC = FigureSpec(

@@ -186,6 +186,12 @@ def test_an_unknown_mechanism_is_refused(tmp_path: Path) -> None:
     assert "nothing is called mpt; did you mean mtp" in refusal(folder)
 
 
+def test_a_second_gated_metric_is_refused_rather_than_one_of_them_dropped(tmp_path: Path) -> None:
+    first = "      input_tok_s: {direction: higher, max_regression: 0.03, max_noise: 0.02}\n"
+    folder = changed(tmp_path, first, first + first.replace("input", "output"), "config.yaml")
+    assert "at most 1 item" in refusal(folder)
+
+
 def test_broken_yaml_is_one_sentence_with_its_line(tmp_path: Path) -> None:
     folder = changed(tmp_path, "suites:\n", "suites: [\n")
     assert refusal(folder).startswith("ladders.yaml:")
