@@ -20,6 +20,15 @@ def json_of(file: Path) -> dict[str, Any]:
     return loaded if isinstance(loaded, dict) else {}
 
 
+def unreadable(folder: Path) -> str:
+    """Which of a session's files is missing or cut, in words; empty where the session is whole."""
+    for name in ("plan.json", "client.json", "provenance.json"):
+        file = folder / name
+        if (file.exists() or name == "plan.json") and not json_of(file):
+            return f"{name} cannot be read; run this session again"
+    return ""
+
+
 ALTERED = "metrics.json was changed after it was computed; delete it, and np1d run computes it from the records"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from reports.json_files import ALTERED, is_altered
+from reports.json_files import ALTERED, is_altered, unreadable
 from workflows.catalog import Catalog
 from workflows.resolution import Resolution
 from workflows.scored import caveat
@@ -72,8 +72,8 @@ def _outcome(folder: Path, status: dict[str, Any]) -> Outcome:
     except ValueError:
         reason = "metrics.json is cut short; delete it, and np1d run computes it from the records"
         return Outcome(folder, status["cell"], "INVALID", "", None, reason)
-    if is_altered(body):
-        return Outcome(folder, status["cell"], "INVALID", "", None, ALTERED)
+    if damage := ALTERED if is_altered(body) else unreadable(folder):
+        return Outcome(folder, status["cell"], "INVALID", "", None, damage)
     value = body.get("metrics", {}).get(body["metric"])
     reasons = "; ".join(body["validity"]["reasons"]) or caveat(body)
     newer = newer_words(body["newer"]) if body.get("newer") else ""

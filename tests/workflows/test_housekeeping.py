@@ -92,6 +92,14 @@ def test_damaged_metrics_are_no_result_and_say_the_way_out(tmp_path: Path, plan:
         assert [outcome.reason[: len(words)] for outcome in housekeeping.failed(tmp_path)] == ([words] if words else [])
 
 
+@pytest.mark.parametrize("name", ["plan.json", "client.json"])
+def test_a_result_beside_a_damaged_file_is_none_here_as_in_the_report(tmp_path: Path, plan: Plan, name: str) -> None:
+    folder = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
+    (folder / name).write_text('{"cut')
+    (outcome,) = housekeeping.failed(tmp_path)
+    assert outcome.reason == f"{name} cannot be read; run this session again"
+
+
 def test_why_tells_a_damaged_session_from_one_that_was_not_measured(tmp_path: Path, plan: Plan) -> None:
     folder = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
     (folder / "status.json").write_text('{"status": "ok"')

@@ -14,6 +14,7 @@ def shown(tmp_path, metric, value, left_out):
     folder = tmp_path / "cpu" / "accuracy" / "row" / "load" / "s0"
     folder.mkdir(parents=True)
     write_json(folder / "status.json", {"status": "ok", "kind": None, "reason": "", "cell": {"testbed": "cpu"}})
+    write_json(folder / "plan.json", {"schema": "plan/1"})
     validity = {"verdict": "VALID", "reasons": []}
     write_json(
         folder / "metrics.json",
