@@ -11,21 +11,34 @@ def files_named(folder: Path, name: str) -> list[Path]:
     return sorted(file for file in folder.rglob(name) if "attempts" not in file.relative_to(folder).parts)
 
 
+def read_object(file: Path) -> dict[str, Any]:
+    """The object that a file holds. Raises ValueError with the way out where there is none."""
+    try:
+        loaded = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file.name} cannot be read; run this session again") from error
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{file.name} holds no object; run this session again")
+    return loaded
+
+
 def json_of(file: Path) -> dict[str, Any]:
     """The object that a file holds; empty when it cannot be read or holds something else."""
     try:
-        loaded = json.loads(file.read_text())
-    except (OSError, ValueError):
+        return read_object(file)
+    except ValueError:
         return {}
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def unreadable(folder: Path) -> str:
     """Which of a session's files is missing or cut, in words; empty where the session is whole."""
     for name in ("plan.json", "client.json", "provenance.json"):
         file = folder / name
-        if (file.exists() or name == "plan.json") and not json_of(file):
-            return f"{name} cannot be read; run this session again"
+        if file.exists() or name == "plan.json":
+            try:
+                read_object(file)
+            except ValueError as error:
+                return str(error)
     return ""
 
 

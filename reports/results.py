@@ -4,7 +4,6 @@ Knows the file layout of a run (`status.json`, `plan.json`, `metrics.json`, `cli
 figures or tables. A session that failed or was invalid is kept with its reason: it is data, but never a number.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from reports.claims import Cell
 from reports.derived import derived_metrics
 from reports.engine_log import Line, step_lines
-from reports.json_files import ALTERED, is_altered, json_of
+from reports.json_files import ALTERED, is_altered, json_of, read_object
 
 Outcome = Literal["ok", "invalid", "failed"]
 
@@ -137,7 +136,7 @@ def _session(folder: Path) -> Session:
         files[name] = {}
         if file.exists() or name == "plan":
             try:
-                files[name] = _json(file)
+                files[name] = read_object(file)
             except ValueError as error:
                 unreadable = unreadable or str(error)
     if is_altered(files["metrics"]):
@@ -169,13 +168,3 @@ def _outcome(status: dict[str, Any], measured: dict[str, Any]) -> tuple[Outcome,
         reasons = "; ".join(str(reason) for reason in validity.get("reasons", []))
         return "invalid", reasons or "no validity was computed"
     return "ok", ""
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        loaded = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file.name} cannot be read; run this session again") from error
-    if not isinstance(loaded, dict):
-        raise ValueError(f"{file.name} holds no object; run this session again")
-    return loaded
