@@ -40,7 +40,7 @@ bench-host: env  ## what this machine and the load client can do at most
 	@$(BIN)/np1d doctor --testbed cpu --measure
 	@$(BIN)/python tools/bench_host.py
 
-accuracy: env  ## both accuracy rows on the CPU, 6 questions twice each, some 4 minutes; GSM8K=FILE uses your copy of the questions
+accuracy: env  ## both accuracy rows on the CPU, 6 questions twice each; GSM8K=FILE uses your copy of the questions
 	@$(BIN)/np1d data gsm8k $(if $(GSM8K),--from $(GSM8K))
 	@$(BIN)/np1d run accuracy --testbed cpu
 
