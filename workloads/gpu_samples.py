@@ -1,6 +1,6 @@
 """Clocks, power, throttle reasons, memory and foreign processes of the GPUs, about once a second, as JSON lines.
 
-    python -m workloads.gpu_samples --out gpu.jsonl [--own PID ...]
+    python -m workloads.gpu_samples --out gpu.jsonl [--own PID ...] [--gpu INDEX_OR_UUID ...]
 
 Runs until it is told to stop, and only where nvidia-ml-py and a driver exist: elsewhere it says so and exits with 4. A
 sample that a GPU does not offer is null. Knows nothing of workloads.
@@ -36,10 +36,10 @@ class Gpus(Protocol):
 
 
 class NvmlGpus:
-    """The GPUs that the driver shows."""
+    """GPUs that the driver shows: those named by index or UUID, or all."""
 
-    def __init__(self) -> None:
-        """Raises RuntimeError where there is no driver."""
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        """Raises RuntimeError where there is no driver, or no GPU of a name."""
         import pynvml
 
         self._nvml = pynvml
@@ -47,12 +47,20 @@ class NvmlGpus:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise RuntimeError(f"no GPU driver: {error}") from error
-        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        self._handles = {}
+        for name in names or map(str, range(pynvml.nvmlDeviceGetCount())):
+            try:
+                by_index = name.isdecimal()
+                find = pynvml.nvmlDeviceGetHandleByIndex if by_index else pynvml.nvmlDeviceGetHandleByUUID
+                handle = find(int(name) if by_index else name)
+                self._handles[pynvml.nvmlDeviceGetIndex(handle)] = handle
+            except pynvml.NVMLError as error:
+                raise RuntimeError(f"no GPU {name}: {error}") from error
 
     def sample(self) -> Iterable[dict[str, Any]]:
-        """Ask every GPU."""
+        """Ask each of them."""
         nvml, ask = self._nvml, self._ask
-        for index, handle in enumerate(self._handles):
+        for index, handle in self._handles.items():
             bits = ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
             power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
             memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -125,9 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, required=True, help="file to append JSON lines to")
     parser.add_argument("--own", type=int, action="append", default=[], help="process that may use the GPUs; repeat")
+    parser.add_argument("--gpu", action="append", default=[], help="index or UUID of one to sample; repeat (all)")
     options = parser.parse_args(arguments)
     try:
-        gpus = NvmlGpus()
+        gpus = NvmlGpus(options.gpu)
     except (ImportError, RuntimeError) as error:
         sys.stderr.write(f"no GPU samples: {error}\n")
         return 4

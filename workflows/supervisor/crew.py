@@ -19,6 +19,7 @@ from workflows.attempt import Attempt
 from workflows.errors import SessionError
 from workflows.plan import Plan, ProcessPlan
 from workflows.supervisor import host, ports, processes
+from workflows.supervisor.devices import host_gpus, on_this_host, planned_gpus
 from workflows.supervisor.preflight import disk_full, is_disk_full
 from workflows.supervisor.readiness import look, told
 from workloads.files import write_json
@@ -119,6 +120,7 @@ class Crew:
 
     def _start(self, name: str, command: tuple[str, ...], env: dict[str, str]) -> "subprocess.Popen[bytes]":
         filled = [self._fill(argument) for argument in command]
+        env = on_this_host(env)
         self._attempt.provenance["commands"][name] = {"argv": list(command), "env": env}
         try:
             return processes.start(filled, env=env, log=self._attempt.folder / f"{name}.log", cwd=ROOT)
@@ -183,9 +185,10 @@ class Crew:
 
     def _start_sampler(self) -> None:
         """Where GPUs are used, what they do is recorded; without its file the session breaks a validity rule."""
-        if self._plan.client.gpus or any(process.gpus for process in self._plan.processes):
-            command = ("{python}", "-m", "workloads.gpu_samples", "--out", "{dir}/gpu.jsonl", "--own", str(os.getpid()))
-            self._start("gpu_samples", command, {})
+        if planned := planned_gpus(self._plan):
+            sampler = ("{python}", "-m", "workloads.gpu_samples", "--out", "{dir}/gpu.jsonl", "--own", str(os.getpid()))
+            watched = [word for name in host_gpus(planned) for word in ("--gpu", name)]
+            self._start("gpu_samples", (*sampler, *watched), {})
 
     def _watch(self, when: str) -> None:
         self._check_interrupt()

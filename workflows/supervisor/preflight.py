@@ -13,6 +13,7 @@ from workflows.data import check_data
 from workflows.errors import SessionError
 from workflows.plan import Plan
 from workflows.provenance import gpus
+from workflows.supervisor.devices import host_gpus, planned_gpus
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NEEDED_DISK_BYTES = 256 * 2**20
@@ -69,11 +70,12 @@ def _check_packages(plan: Plan) -> None:
 
 
 def _check_gpus(plan: Plan) -> None:
-    wanted = {index for process in plan.processes for index in process.gpus} | set(plan.client.gpus)
+    wanted = planned_gpus(plan)
     if not wanted:
         return
+    indices = [int(name) for name in host_gpus(wanted) if name.isdecimal()]
     there = len(gpus())
-    if there <= max(wanted):
+    if there <= max(indices, default=0):
         raise SessionError(
             "no_gpu",
             f"the testbed {plan.cell.testbed} needs {len(wanted)} GPUs and this machine shows {there}; "

@@ -1,6 +1,6 @@
-"""`python -m tools.gpu.calls.pack CALL`: what a bare, offline GPU machine needs for a call, in `build/carry`.
+"""`python -m tools.gpu.calls.pack CALL ...`: what a bare, offline GPU machine needs for calls, in `build/carry`.
 
-Packages in pieces of at most 24 MiB, the plans of the call's sessions, the commit, and what earlier calls brought back
+Packages in pieces of at most 24 MiB, the plans of the calls' sessions, the commit, and what earlier calls brought back
 into `build`: compiled kernels (`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages that are there
 already stay.
 """
@@ -35,29 +35,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Exit code 2 for a mistake of the user."""
     options = _parser().parse_args(arguments)
     calls = read_calls(options.table)
-    if options.call not in calls:
-        sys.stderr.write(f"error: no call {options.call}; there are {', '.join(calls)}\n")
+    if unknown := [name for name in options.calls if name not in calls]:
+        sys.stderr.write(f"error: no call {unknown[0]}; there are {', '.join(calls)}\n")
         return 2
-    carry, call = options.carry, calls[options.call]
+    carry, chosen = options.carry, [calls[name] for name in options.calls]
     shutil.rmtree(carry / "plans", ignore_errors=True)
     try:
-        for step in call.steps:
+        for name, step in ((call.name, step) for call in chosen for step in call.steps):
             if step.kind == "session":
                 row, workload = step.arguments
-                testbed = options.testbed or call.testbed
-                write_plan(carry, call.name, step.name, plan_session(row, workload, testbed_id=testbed))
+                testbed = options.testbed or calls[name].testbed
+                write_plan(carry, name, step.name, plan_session(row, workload, testbed_id=testbed))
     except WorkflowError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     write_json(carry / "commit.json", code())
-    needs_pair = call.testbed != "h200x1"
+    needs_pair = any(call.testbed != "h200x1" for call in chosen)
     if not options.without_packages:
         _pack(carry, (*SERVE, *(PAIR if needs_pair else ())), "pair" if needs_pair else "serve")
     for earlier in ("kernels.tar.xz", "routes.safetensors"):
         if (ROOT / "build" / earlier).exists():
             shutil.copyfile(ROOT / "build" / earlier, carry / earlier)
     total = sum(path.stat().st_size for path in carry.rglob("*") if path.is_file())
-    sys.stderr.write(f"{carry}: {total / 2**20:.1f} MiB for {call.name}, {len(call.steps)} steps\n")
+    num_steps = sum(len(call.steps) for call in chosen)
+    sys.stderr.write(f"{carry}: {total / 2**20:.1f} MiB for {', '.join(options.calls)}, {num_steps} steps\n")
     return 0
 
 
@@ -85,7 +86,7 @@ def _pack(carry: Path, packages: Sequence[str], kind: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.gpu.calls.pack", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("call", help="its name in calls.txt")
+    parser.add_argument("calls", nargs="+", metavar="call", help="names in calls.txt; what several need is packed once")
     parser.add_argument("--carry", type=Path, default=ROOT / "build" / "carry")
     parser.add_argument("--testbed", default="", help="plan the sessions for another testbed (cpu: to try the flow)")
     parser.add_argument("--table", type=Path, default=TABLE)
