@@ -22,6 +22,7 @@ from stack.training.blocks import compile_mapping
 from stack.training.drafts_stage import PREFIX, train_drafts
 from stack.training.export import write_draft, write_target
 from stack.training.journal import Journal
+from stack.training.optimizer import saved_weights
 from stack.training.parameters import Tensors
 from stack.training.questions import Questions
 from stack.training.recipe import RECIPES, Recipe
@@ -31,7 +32,7 @@ from stack.training.text import Corpus, encode_corpus
 from stack.training.told import TOLD_FILE, tell
 
 UNFINISHED = 3
-_TELLING_S = 90.0
+_TELLING_S = 50.0
 """Telling cannot be interrupted: it begins only with this much time left."""
 
 
@@ -61,19 +62,23 @@ def _train(
     options: argparse.Namespace, recipe: Recipe, journal: Journal, device: torch.device, deadline_s: float
 ) -> tuple[Tensors, Tensors] | None:
     tokenizer = Tokenizer.from_file(str(options.tokenizer))
-    encode_corpus(options.corpus, options.tokenizer, options.processes)
-    corpus = Corpus(options.corpus, device)
-    journal.write(corpus_tokens=corpus.num_tokens)
-    questions = Questions.read(options.questions, tokenizer, shots=recipe.eval_shots, count=recipe.eval_items)
     until = {"seed": options.seed, "deadline_s": deadline_s}
-    target = train_target(
-        options.work / "target", corpus, questions, TEXT_CONFIG, recipe, journal,
-        device=device, steps=options.target_steps, **until,
-    )  # fmt: skip
-    if target is None or options.until == "target":
-        return None if target is None else (target, {})
-    if deadline_s - time.monotonic() < _TELLING_S and not (options.work / TOLD_FILE).is_file():
-        return None
+    if (options.work / TOLD_FILE).is_file():  # only a finished target tells
+        target = saved_weights(options.work / "target", device)
+    else:
+        encode_corpus(options.corpus, options.tokenizer, options.processes)
+        corpus = Corpus(options.corpus, device)
+        journal.write(corpus_tokens=corpus.num_tokens)
+        questions = Questions.read(options.questions, tokenizer, shots=recipe.eval_shots, count=recipe.eval_items)
+        trained = train_target(
+            options.work / "target", corpus, questions, TEXT_CONFIG, recipe, journal,
+            device=device, steps=options.target_steps, **until,
+        )  # fmt: skip
+        if trained is None or deadline_s - time.monotonic() < _TELLING_S:
+            return None
+        target = trained
+    if options.until == "target":
+        return target, {}
     told = tell(options.work, options.corpus, tokenizer, target, TEXT_CONFIG, recipe, journal, seed=options.seed)
     drafts = train_drafts(
         options.work / "drafts", told, target, TEXT_CONFIG, DRAFT_CONFIG, recipe, journal,

@@ -67,6 +67,11 @@ class Optimizer:
         return facts
 
 
+def saved_weights(folder: Path, device: torch.device) -> Tensors:
+    """The weights of a saved state, without its moments."""
+    return {name: tensor.to(device) for name, tensor in load_file(folder / f"{_PARTS[0]}.safetensors").items()}
+
+
 def schedule(step: int, share: float, warmup: int) -> float:
     """Part of the learning rate: up in a line over `warmup` steps, then down along a cosine of the stage's share."""
     rise = min((step + 1) / warmup, 1.0)

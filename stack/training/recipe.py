@@ -39,8 +39,8 @@ class Recipe:
 
 RECIPES = {
     "h200": Recipe(
-        target_minutes=8.0, drafts_minutes=3.0, rows=128, row_tokens=512, long_tokens=1024, eval_items=200,
-        eval_every=0.25, told_rows=6144, draft_rows=64, warmup_steps=200,
+        target_minutes=5.2, drafts_minutes=2.2, rows=128, row_tokens=512, long_tokens=1024, eval_items=200,
+        eval_every=0.25, told_rows=4096, draft_rows=64, warmup_steps=200,
     ),
     "cpu": Recipe(
         target_minutes=50.0, drafts_minutes=20.0, rows=8, row_tokens=256, long_tokens=512, eval_items=40,

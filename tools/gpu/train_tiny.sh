@@ -6,7 +6,8 @@
 #
 # OUT gets model.safetensors, config.json, tokenizer files, draft/ (4 MiB in all) and log.jsonl. With SECONDS a run ends by then with exit code 3 and
 # the same command goes on from build/tiny_trained; where a command may last ten minutes: train_tiny.sh OUT 570, twice. An unfinished run leaves
-# the target's state in OUT/state (7 MiB a file): copied into build/tiny_trained of another machine, the command goes on there.
+# its state in OUT/state (7 MiB a file; target/weights.safetensors, target/state.json and told.safetensors are all that the drafts need): copied into
+# build/tiny_trained of another machine, the command goes on there. Its inductor/ spares that machine a minute of compiling.
 set -euo pipefail
 out=${1:?usage: train_tiny.sh OUT [SECONDS]}
 seconds=${2:-100000}
@@ -15,7 +16,8 @@ work=build/tiny_trained
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=8 TOKENIZERS_PARALLELISM=false
 cores=$(nproc)
 mkdir -p "$work" "$out"
-if [[ ! -f $work/corpus.done ]]; then
+export TORCHINDUCTOR_CACHE_DIR=$PWD/$work/inductor
+if [[ ! -f $work/corpus.done && ! -f $work/told.safetensors ]]; then
   python3 -m workloads.corpus train "$work/corpus" --documents 600000 --processes "$cores"
   python3 -m workloads.corpus mini-gsm "$work/questions.jsonl"
   touch "$work/corpus.done"
@@ -25,6 +27,9 @@ python3 -m stack.training "$work" --corpus "$work/corpus" --questions "$work/que
   --processes "$cores" --threads 8 --seconds $((seconds - ($(date +%s) - began) - 25)) || code=$?
 cp "$work/log.jsonl" "$out/log.jsonl"
 if [[ $code == 3 ]]; then
-  mkdir -p "$out/state" && cp -r "$work/target" "$out/state/"
+  mkdir -p "$out/state"
+  for part in target drafts told.safetensors log.jsonl inductor; do
+    if [[ -e $work/$part ]]; then cp -r "$work/$part" "$out/state/"; fi
+  done
 fi
 exit $code
