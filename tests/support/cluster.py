@@ -106,7 +106,9 @@ class Ask:
     num_seen: int = 0
     status: int = 0
     error: str = ""
+    finish: str = ""
     is_finished: bool = False
+    has_left: bool = False
     started_s: float = field(default_factory=time.monotonic)
     ended_s: float = 0.0
     rid: str = field(default_factory=lambda: os.urandom(8).hex())
@@ -116,12 +118,19 @@ class Ask:
     def verdict(self, wanted: Wanted) -> str:
         """Against an undisturbed answer of at least as many tokens."""
         if self.is_finished:
-            is_equal = self.tokens == wanted[0][: self.num_tokens] and wanted[1].startswith(self.text)
-            return "exact" if is_equal else "wrong"
+            is_equal = self.tokens == wanted[0][: self.num_tokens] and self._begins(wanted[1])
+            return "exact" if is_equal and self.finish == "length" else "wrong"
         return "clean" if self.error and wanted[1].startswith(self.text) else "wrong"
+
+    def _begins(self, wanted: str) -> bool:
+        """Whether a finished text begins `wanted`; a character that its last token left unfinished reads U+FFFD."""
+        return wanted.startswith(self.text) or (
+            self.text.endswith("\ufffd") and wanted.startswith(self.text.removesuffix("\ufffd"))
+        )
 
     def hang_up(self) -> None:
         """Leave without a word, as a client does that is killed."""
+        self.has_left = True
         for sock in self.sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -272,6 +281,7 @@ def _converse(ask: Ask, url: str, meeting: dict[str, Any], stream: bool) -> None
         else:
             event = orjson.loads(answer.read())
             ask.tokens, ask.text, ask.is_finished = event["output_ids"], event["text"], True
+            ask.finish = event["meta_info"]["finish_reason"]["type"]
     except (OSError, http.client.HTTPException) as error:
         ask.error = f"{type(error).__name__}: {error}"
     finally:
@@ -289,6 +299,7 @@ def _listen(ask: Ask, answer: http.client.HTTPResponse) -> None:
             ask.text, ask.num_seen = event["text"], event["meta_info"]["completion_tokens"]
             ask.tokens = event.get("output_ids", ask.tokens)
             finish = event["meta_info"]["finish_reason"]
+            ask.finish = finish["type"] if finish else ""
             if finish and finish["type"] == "abort":
                 ask.error = finish["message"]
                 return
