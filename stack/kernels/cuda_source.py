@@ -104,6 +104,11 @@ def _argument(value: Any) -> Any:
     return value
 
 
+_RESERVED: dict[tuple[Path, str], int] = {}
+"""Dynamic shared memory that each loaded function may use: the driver has one function however many kernels name it, so
+one that needs less must not take from one that needs more."""
+
+
 @cache
 def _driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
@@ -129,9 +134,11 @@ def _module(cubin: Path) -> Any:
 
 def _load(source: Path, defines: tuple[str, ...], name: str, shared_bytes: int) -> Any:
     function = ctypes.c_void_p()
-    module = _module(compile_source(source, defines))
-    _check(_driver().cuModuleGetFunction(ctypes.byref(function), module, name.encode()), f"finding {name}")
-    if shared_bytes > 16 * 1024:  # with what the kernel declares itself, more than the 48 KiB that need no asking
+    cubin = compile_source(source, defines)
+    _check(_driver().cuModuleGetFunction(ctypes.byref(function), _module(cubin), name.encode()), f"finding {name}")
+    needs_asking = shared_bytes > 16 * 1024  # with what the kernel declares itself, more than 48 KiB
+    if needs_asking and shared_bytes > _RESERVED.get((cubin, name), 0):
+        _RESERVED[cubin, name] = shared_bytes
         max_dynamic_shared = 8
         _check(
             _driver().cuFuncSetAttribute(function, max_dynamic_shared, shared_bytes),
