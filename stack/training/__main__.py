@@ -22,12 +22,11 @@ from stack.training.blocks import compile_mapping
 from stack.training.drafts_stage import PREFIX, train_drafts
 from stack.training.export import write_draft, write_target
 from stack.training.journal import Journal
-from stack.training.optimizer import saved_weights
 from stack.training.parameters import Tensors
 from stack.training.questions import Questions
 from stack.training.recipe import RECIPES, Recipe
 from stack.training.sizes import DRAFT_CONFIG, TEXT_CONFIG
-from stack.training.target_stage import train_target
+from stack.training.target_stage import finished_target, train_target
 from stack.training.text import Corpus, encode_corpus
 from stack.training.told import TOLD_FILE, tell
 
@@ -63,20 +62,19 @@ def _train(
 ) -> tuple[Tensors, Tensors] | None:
     tokenizer = Tokenizer.from_file(str(options.tokenizer))
     until = {"seed": options.seed, "deadline_s": deadline_s}
-    if (options.work / TOLD_FILE).is_file():  # only a finished target tells
-        target = saved_weights(options.work / "target", device)
-    else:
+    target = finished_target(options.work / "target", recipe, options.target_steps, device)
+    if target is None:
         encode_corpus(options.corpus, options.tokenizer, options.processes)
         corpus = Corpus(options.corpus, device)
         journal.write(corpus_tokens=corpus.num_tokens)
         questions = Questions.read(options.questions, tokenizer, shots=recipe.eval_shots, count=recipe.eval_items)
-        trained = train_target(
+        target = train_target(
             options.work / "target", corpus, questions, TEXT_CONFIG, recipe, journal,
             device=device, steps=options.target_steps, **until,
         )  # fmt: skip
-        if trained is None or deadline_s - time.monotonic() < _TELLING_S:
-            return None
-        target = trained
+    has_told = (options.work / TOLD_FILE).is_file()
+    if target is None or not (has_told or deadline_s - time.monotonic() > _TELLING_S):
+        return None
     if options.until == "target":
         return target, {}
     told = tell(options.work, options.corpus, tokenizer, target, TEXT_CONFIG, recipe, journal, seed=options.seed)

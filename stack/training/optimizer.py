@@ -53,9 +53,9 @@ class Optimizer:
 
     def restore(self, folder: Path) -> dict[str, Any] | None:
         """Go on from a saved state; its facts, or None where there is none."""
-        if not (folder / _STATE).is_file():
+        facts = saved_facts(folder)
+        if facts is None:
             return None
-        facts: dict[str, Any] = json.loads((folder / _STATE).read_text())
         weights, first, second = (load_file(folder / f"{part}.safetensors") for part in _PARTS)
         with torch.no_grad():
             for name, tensor in self.tensors.items():
@@ -65,6 +65,13 @@ class Optimizer:
             on = tensor.device if tensor.is_cuda else torch.device("cpu")
             self._adam.state[tensor] = {"step": torch.tensor(float(facts["step"]), device=on), **moments}
         return facts
+
+
+def saved_facts(folder: Path) -> dict[str, Any] | None:
+    """The facts of a saved state, or None where there is none."""
+    file = folder / _STATE
+    facts: dict[str, Any] | None = json.loads(file.read_text()) if file.is_file() else None
+    return facts
 
 
 def saved_weights(folder: Path, device: torch.device) -> Tensors:

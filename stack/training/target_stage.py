@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from stack.training.journal import Journal
-from stack.training.optimizer import Optimizer, balance, schedule, trainable
+from stack.training.optimizer import Optimizer, balance, saved_facts, saved_weights, schedule, trainable
 from stack.training.parameters import Tensors, target_tensors
 from stack.training.questions import Questions
 from stack.training.recipe import Clock, Recipe
@@ -61,6 +61,14 @@ def train_target(
                 return None
     optimizer.save(folder, {"step": step, "spent_s": clock.spent_s, "evals": evals})
     return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def finished_target(folder: Path, recipe: Recipe, steps: int | None, device: torch.device) -> Tensors | None:
+    """The tensors of a stage that has come to its end, without its optimizer; None where it has not."""
+    facts = saved_facts(folder)
+    if facts is None or Clock(recipe.target_minutes, steps, spent_s=facts["spent_s"]).share(facts["step"]) < 1.0:
+        return None
+    return saved_weights(folder, device)
 
 
 def _step(
