@@ -40,9 +40,8 @@ bench-host: env  ## what this machine and the load client can do at most
 	@$(BIN)/np1d doctor --testbed cpu --measure
 	@$(BIN)/python tools/bench_host.py
 
-accuracy: env  ## both accuracy rows on the CPU, 6 questions twice each; GSM8K=FILE uses your copy of the questions
-	@$(BIN)/np1d data gsm8k $(if $(GSM8K),--from $(GSM8K))
-	@$(BIN)/np1d run accuracy --testbed cpu
+accuracy: env  ## both accuracy rows on the CPU: 200 held-out stories put to the small trained model; GSM8K: np1d run accuracy
+	@$(BIN)/np1d run accuracy --workload mini_gsm --testbed cpu
 
 clean:  ## remove caches; results and .venv stay
 	@rm -rf build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -26,6 +26,7 @@ def accuracy_table(material: Material) -> Table:
             why = "; ".join(map(str, body.get("reasons", ()))) or "the file cannot be read"
             rows.append({"where": place, "verdict": "INVALID", "reason": why})
             continue
+        session = _session(material, place)
         for run in body.get("runs", ()):
             accuracy = run.get("accuracy")
             rows.append(
@@ -37,6 +38,7 @@ def accuracy_table(material: Material) -> Table:
                     "right": run.get("num_correct"),
                     "answered": run.get("num_answered"),
                     "unanswered": body.get("unanswered", {}).get("count"),
+                    "accept_length": session.metrics.get("accept_length") if session else None,
                     "verdict": "VALID",
                     "reason": _standing(material, place),
                 }
@@ -46,7 +48,8 @@ def accuracy_table(material: Material) -> Table:
         name="accuracy",
         title="Accuracy",
         caption=f"Published for the optimized stack: {printed} of {published['examples']:,} GSM8K questions, "
-        f"{published['shots']} examples shown. The interval is Wilson's 95 %. Unanswered counts over all runs.",
+        f"{published['shots']} examples shown. The interval is Wilson's 95 %. Unanswered and tokens a verify (natural "
+        "acceptance; empty without speculation) count over all runs.",
         frame=pd.DataFrame(rows),
         headers={
             "where": "session",
@@ -56,6 +59,7 @@ def accuracy_table(material: Material) -> Table:
             "right": "right",
             "answered": "answered",
             "unanswered": "unanswered",
+            "accept_length": "tokens a verify",
             "verdict": "verdict",
             "reason": "what it may be held against",
         },

@@ -15,7 +15,8 @@ VALID = {"verdict": "VALID", "runs": [RUN], "unanswered": {"count": 0}, "reasons
 
 def _material(tmp_path, body):
     tree = ResultTree(tmp_path, "full", REAL)
-    folder = tree.add("accuracy/gsm8k_optimized/gsm8k_5shot", metrics={"output_tok_s": 1.0})
+    metrics = {"output_tok_s": 1.0, "accept_length": 4.9}
+    folder = tree.add("accuracy/gsm8k_optimized/gsm8k_5shot", metrics=metrics)
     (folder / "accuracy.json").write_text(json.dumps(body))
     (folder / "attempts" / "0001").mkdir(parents=True)
     (folder / "attempts" / "0001" / "accuracy.json").write_text(json.dumps(body))
@@ -26,7 +27,7 @@ def test_a_scored_run_is_shown_once_and_held_against_the_published_mean(tmp_path
     body = {"verdict": "VALID", "runs": [RUN], "unanswered": {"count": 0}}
     _, material = _material(tmp_path, body)
     (row,) = accuracy_table(material).frame.to_dict("records")
-    assert (row["accuracy_pct"], row["verdict"]) == (95.7, "VALID")
+    assert (row["accuracy_pct"], row["accept_length"], row["verdict"]) == (95.7, 4.9, "VALID")
     (held,) = [one for one in material.held if one.claim.metric == "accuracy_pct"]
     assert held.verdict.value == 95.7 or abs(held.verdict.value - 95.7) < 1e-9
 

@@ -7,6 +7,8 @@ comes back lies in OUT as at most eight files of at most 15 MiB: `summary.json`,
 
 import argparse
 import contextlib
+import hashlib
+import io
 import json
 import os
 import shutil
@@ -39,15 +41,7 @@ class Machine:
     def __init__(self, carry: Path) -> None:
         self.carry = carry
         pieces = sorted((carry / "site").glob("*"))
-        site = Path(tempfile.mkdtemp(prefix="np1d-site-"))
-        if pieces:
-            packed = site / "site.tar.xz"
-            with packed.open("wb") as whole:
-                for piece in pieces:
-                    whole.write(piece.read_bytes())
-            with tarfile.open(packed) as archive:
-                archive.extractall(site, filter="data")
-            packed.unlink()
+        site = _unpacked(b"".join(piece.read_bytes() for piece in pieces)) if pieces else None
         if (carry / "kernels.tar.xz").exists():
             with tarfile.open(carry / "kernels.tar.xz") as archive:
                 archive.extractall(BUILD, filter="data")
@@ -55,7 +49,7 @@ class Machine:
             (BUILD / name).mkdir(parents=True, exist_ok=True)
         if (carry / "commit.json").exists():
             shutil.copyfile(carry / "commit.json", BUILD / "commit.json")
-        path = [str(ROOT), *([str(site)] if pieces else []), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(ROOT), *([str(site)] if site else []), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
@@ -63,6 +57,18 @@ class Machine:
             "TRITON_CACHE_DIR": str(BUILD / "jit" / "triton"),
             "DG_JIT_CACHE_DIR": str(BUILD / "jit" / "dg"),
         }
+
+
+def _unpacked(packed: bytes) -> Path:
+    """The packages in a folder named by their content: DeepGEMM's names of compiled kernels contain its own path, so a
+    folder of another name would compile all of them again."""
+    site = Path(tempfile.gettempdir()) / f"np1d-site-{hashlib.sha256(packed).hexdigest()[:16]}"
+    if not site.exists():
+        with tempfile.TemporaryDirectory(dir=site.parent) as work:
+            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+                archive.extractall(Path(work) / "site", filter="data")
+            (Path(work) / "site").rename(site)
+    return site
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
