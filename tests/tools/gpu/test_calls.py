@@ -1,7 +1,9 @@
 """A call to a GPU machine, run here with small real processes: each step gets its turn, what comes back is taken in."""
 
+import io
 import json
 import tarfile
+import tempfile
 
 import pytest
 
@@ -90,3 +92,21 @@ def test_steps_for_which_no_time_is_left_are_not_begun(tmp_path, monkeypatch):
     assert run.main([*arguments, "--table", str(tmp_path / "calls.txt")]) == 1
     (step,) = json.loads((tmp_path / "out" / "summary.json").read_text())["steps"]
     assert step["status"] == "not begun"
+
+
+def test_packages_lie_in_one_folder_and_are_unpacked_anew_only_when_they_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def packed(text: bytes) -> bytes:
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w:xz") as archive:
+            entry = tarfile.TarInfo("package.py")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+        return data.getvalue()
+
+    first = run._unpacked(packed(b"one"))
+    (first / "seen").touch()
+    assert run._unpacked(packed(b"one")) == first and (first / "seen").exists()
+    assert run._unpacked(packed(b"two")) == first and (first / "package.py").read_bytes() == b"two"
+    assert not (first / "seen").exists()

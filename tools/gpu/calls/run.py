@@ -60,14 +60,15 @@ class Machine:
 
 
 def _unpacked(packed: bytes) -> Path:
-    """The packages in a folder named by their content: DeepGEMM's names of compiled kernels contain its own path, so a
-    folder of another name would compile all of them again."""
-    site = Path(tempfile.gettempdir()) / f"np1d-site-{hashlib.sha256(packed).hexdigest()[:16]}"
-    if not site.exists():
-        with tempfile.TemporaryDirectory(dir=site.parent) as work:
-            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-                archive.extractall(Path(work) / "site", filter="data")
-            (Path(work) / "site").rename(site)
+    """The packages, always in a folder of one name: DeepGEMM's names of compiled kernels contain its own path, so in
+    another it would compile all of them again."""
+    site, digest = Path(tempfile.gettempdir()) / "np1d-site", hashlib.sha256(packed).hexdigest()
+    mark = site / "packed.sha256"
+    if not (mark.exists() and mark.read_text() == digest):
+        shutil.rmtree(site, ignore_errors=True)
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(site, filter="data")
+        mark.write_text(digest)
     return site
 
 
