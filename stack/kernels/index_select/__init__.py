@@ -17,4 +17,4 @@ entries first. `w_TH` already carries H^-0.5. With FP8 keys q is rotated and qua
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("deep_gemm", "paged", "torch_select", "paged_wgmma", "deep_gemm_held", "paged_held"))
+OP = Op(__name__, impls=("deep_gemm_held", "deep_gemm", "paged", "torch_select", "paged_wgmma", "paged_held"))

@@ -13,4 +13,4 @@ tokens of the request.
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("by_requests", "split_chunk", "flash_kda", "fla_chunk", "torch_chunk", "cuda_prepared"))
+OP = Op(__name__, impls=("cuda_prepared", "by_requests", "split_chunk", "flash_kda", "fla_chunk", "torch_chunk"))

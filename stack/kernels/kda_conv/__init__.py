@@ -13,4 +13,4 @@ rows get zeros. `cuda_unfused` is the chain conv, split copy, two norms; `cuda_f
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("cuda_fused", "cuda_unfused", "torch_conv", "cuda_long"))
+OP = Op(__name__, impls=("cuda_long", "cuda_fused", "cuda_unfused", "torch_conv"))

@@ -14,4 +14,4 @@ A row's draw depends on its seed and position alone.
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("torch_sort", "cuda_search"))
+OP = Op(__name__, impls=("cuda_search", "torch_sort"))

@@ -19,7 +19,7 @@ KDA_VARIANTS = tuple(
     f"cuda_prepared@{choice}"
     for choice in (
         "segment_scan.SCAN_COLUMNS=32",
-        "segment_scan.SCAN_STAGES=3",
+        "segment_scan.SCAN_STAGES=2",
         "segment_scan.SCAN_WARPS=8",
         "segment_scan.SUMMARY_COLUMNS=128,segment_scan.SUMMARY_WARPS=8",
         "segment_scan.SUMMARY_STAGES=3",
