@@ -37,8 +37,12 @@ class Optimizer:
         for group in self._adam.param_groups:
             group["lr"] = self._lr * share
         self._adam.step()
-        self._adam.zero_grad(set_to_none=True)
+        self.forget()
         return float(norm)
+
+    def forget(self) -> None:
+        """Drop the gradients."""
+        self._adam.zero_grad(set_to_none=True)
 
     def save(self, folder: Path, facts: dict[str, Any]) -> None:
         """Write weights, both moments and `facts`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from stack.training.journal import Journal
@@ -42,6 +43,7 @@ def train_target(
     optimizer = Optimizer(tensors, lr=recipe.target_lr, weight_decay=recipe.weight_decay, frozen=FROZEN)
     facts = optimizer.restore(folder) or {"step": 0, "spent_s": 0.0, "evals": 0}
     clock, step, evals = Clock(recipe.target_minutes, steps, spent_s=facts["spent_s"]), facts["step"], facts["evals"]
+    clock.leave_out(_warm_up(tensors, optimizer, corpus, config, recipe, seed))
     last_save, trained_s, count = time.monotonic(), 0.0, 0
     while (share := clock.share(step)) < 1.0:
         begin = time.monotonic()
@@ -52,8 +54,9 @@ def train_target(
             seen = {name: float(value) for name, value in loss.items()}
             journal.write(stage="target", step=step, share=share, tokens_s=speed, **seen)
         if clock.share(step) >= (evals + 1) * recipe.eval_every:
-            evals += 1
+            evals, begin = evals + 1, time.monotonic()
             journal.write(stage="target", step=step, mini_gsm=questions.accuracy(tensors, config))
+            clock.leave_out(time.monotonic() - begin)
         if time.monotonic() - last_save > _SAVE_EVERY_S or time.monotonic() > deadline_s:
             optimizer.save(folder, {"step": step, "spent_s": clock.spent_s, "evals": evals})
             last_save = time.monotonic()
@@ -61,6 +64,19 @@ def train_target(
                 return None
     optimizer.save(folder, {"step": step, "spent_s": clock.spent_s, "evals": evals})
     return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def _warm_up(
+    tensors: Tensors, optimizer: Optimizer, corpus: Corpus, config: dict[str, Any], recipe: Recipe, seed: int
+) -> float:
+    """Compile on an accelerator what each kind of step runs, and forget the gradients; seconds that it took."""
+    begin = time.monotonic()
+    if not next(iter(tensors.values())).is_cuda:
+        return 0.0
+    for share in (0.0, recipe.dense_share, recipe.short_share):
+        _losses(0, share, tensors, corpus, config, recipe, seed)[0].backward()
+    optimizer.forget()
+    return time.monotonic() - begin
 
 
 def finished_target(folder: Path, recipe: Recipe, steps: int | None, device: torch.device) -> Tensors | None:
@@ -81,6 +97,17 @@ def _step(
     recipe: Recipe,
     seed: int,
 ) -> dict[str, Any]:
+    loss, seen, loads = _losses(step, share, tensors, corpus, config, recipe, seed)
+    loss.backward()
+    norm = optimizer.step(schedule(step, share, recipe.warmup_steps))
+    worst = balance(tensors, loads, recipe.balance_speed * (1 - share))
+    return {**seen, "norm": norm, "expert_share": worst}
+
+
+def _losses(
+    step: int, share: float, tensors: Tensors, corpus: Corpus, config: dict[str, Any], recipe: Recipe, seed: int
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """The loss to descend, its two parts, and expert loads."""
     length = recipe.row_tokens if share < recipe.short_share else recipe.long_tokens
     rows = corpus.rows(recipe.rows * recipe.row_tokens // length, length + 1, seed=seed, step=step)
     device = rows.device.type
@@ -89,7 +116,5 @@ def _step(
         logits = logits_of(passed.hidden, tensors)
     token_loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
     index_loss = torch.stack(passed.index_losses).mean()
-    (token_loss + index_loss).backward()
-    norm = optimizer.step(schedule(step, share, recipe.warmup_steps))
-    worst = balance(tensors, passed.loads, recipe.balance_speed * (1 - share))
-    return {"loss": token_loss.detach(), "index_loss": index_loss.detach(), "norm": norm, "expert_share": worst}
+    parts = {"loss": token_loss.detach(), "index_loss": index_loss.detach()}
+    return token_loss + index_loss, parts, passed.loads
