@@ -26,3 +26,8 @@ def test_an_answer_without_an_end_and_without_an_error_is_wrong():
     assert Ask([7], 2, text="186").verdict(WANTED) == "wrong"
     assert Ask([7], 2, text="186", error="cut").verdict(WANTED) == "clean"
     assert Ask([7], 2, text="186\ufffd", error="cut").verdict(WANTED) == "wrong"
+
+
+@pytest.mark.parametrize(("text", "verdict"), [("186\ufffd", "clean"), ("187\ufffd", "wrong"), ("186\ufffd1", "wrong")])
+def test_an_abort_may_cut_a_character_and_nothing_else(text, verdict):
+    assert Ask([7], 2, text=text, error="aborted", finish="abort").verdict(WANTED) == verdict

@@ -120,10 +120,12 @@ class Ask:
         if self.is_finished:
             is_equal = self.tokens == wanted[0][: self.num_tokens] and self._begins(wanted[1])
             return "exact" if is_equal and self.finish == "length" else "wrong"
-        return "clean" if self.error and wanted[1].startswith(self.text) else "wrong"
+        begins = self._begins(wanted[1]) if self.finish == "abort" else wanted[1].startswith(self.text)
+        return "clean" if self.error and begins else "wrong"
 
     def _begins(self, wanted: str) -> bool:
-        """Whether a finished text begins `wanted`; a character that its last token left unfinished reads U+FFFD."""
+        """Whether a text that the server ended begins `wanted`: a character that its last token left unfinished reads
+        U+FFFD."""
         return wanted.startswith(self.text) or (
             self.text.endswith("\ufffd") and wanted.startswith(self.text.removesuffix("\ufffd"))
         )
