@@ -57,4 +57,4 @@ def test_a_kernel_has_its_time_and_what_it_saves(tmp_path: Path) -> None:
 def test_a_wrong_kernel_has_no_time(tmp_path: Path) -> None:
     body = measure(folder_with(tmp_path, "WRONG"))
     assert body["validity"]["verdict"] == "INVALID" and "metrics" not in body
-    assert "1 of 1 checks against the reference failed; the first: cuda_fused on c" in body["validity"]["reasons"][0]
+    assert "1 of 1 checks against the reference failed; the first: cuda_long on c" in body["validity"]["reasons"][0]

@@ -9,7 +9,6 @@ import yaml
 from reports.tables.mechanisms import MECHANISMS
 from stack.config import EngineConfig, setting_paths, with_settings
 from stack.kernels.catalog import OPS
-from tools.gpu.micro.shapes import shapes
 from workflows.catalog import load_catalog
 
 CONFIG = Path("workflows/config")
@@ -26,16 +25,6 @@ def test_rows_name_implementations_that_exist() -> None:
     ]
     assert len(named) >= 8
     assert [one for one in named if one[1] not in (*OPS[one[0]].all_impls, "auto")] == []
-
-
-def test_timed_calls_name_implementations_and_a_shape_that_exist() -> None:
-    known = {(shape.op, shape.label) for shape in shapes()}
-    benches = [(name, entry.row.bench) for name, entry in load_catalog().rows.items() if entry.row.bench]
-    assert len(benches) >= 5
-    for name, bench in benches:
-        named = (bench.impl.split("@")[0], bench.base.split("@")[0])
-        assert set(named) <= set(OPS[bench.op].all_impls), f"{name}: {named}"
-        assert (bench.op, bench.shape) in known, f"{name}: {bench.shape}"
 
 
 def test_every_file_that_a_mechanism_names_exists() -> None:
