@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -164,7 +165,12 @@ def test_when_the_first_host_has_ended_nothing_is_left_on_the_second(tmp_path: P
         (tmp_path / name).write_text(text if text.startswith("#!") else f"#!/usr/bin/env bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SHELL": shutil.which(login_shell) or ""}
-    subprocess.run([tmp_path / "launch.sh"], check=True, timeout=30, env=environment)
+
+    def hear_hangups() -> None:
+        """As a login shell behind sshd does; whoever runs the tests under nohup does not."""
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    subprocess.run([tmp_path / "launch.sh"], check=True, timeout=30, env=environment, preexec_fn=hear_hangups)
     assert began.read_text() == 'it\'s\n"$HOME"\n'
     until = time.monotonic() + 10
     while left := [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "654.321"]]:
