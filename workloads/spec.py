@@ -136,8 +136,8 @@ class RetrievalSource(Model):
     """Texts of like lines and a question for one of them, at each of several depths."""
 
     kind: Literal["retrieval"]
-    lines_behind: tuple[int, ...] = (2, 8, 16, 24, 32, 40, 48)
-    """Lines between needle and question; a line is about a dozen tokens."""
+    lines_behind: tuple[int, ...] = (2, 10, 20, 30, 40, 50, 64)
+    """Lines between needle and question; a line is nine tokens."""
     items_per_depth: int = Field(default=50, ge=1)
     output_len: int = Field(default=8, ge=1)
 

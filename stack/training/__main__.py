@@ -1,8 +1,8 @@
 """Trains the small checkpoint from a corpus to files that the engine and transformers load.
 
     python -m workloads.corpus train CORPUS --documents 600000 --processes 16
-    python -m workloads.corpus mini-gsm QUESTIONS
-    python -m stack.training WORK --corpus CORPUS --questions QUESTIONS --out OUT [--recipe h200]
+    python -m workloads.corpus mini-gsm QUESTIONS && python -m workloads.corpus retrieval NEEDLES
+    python -m stack.training WORK --corpus CORPUS --questions QUESTIONS [--needles NEEDLES] --out OUT [--recipe h200]
 
 Stages: the target, its told text, both drafts, the export. `--seconds` ends this run early (exit code 3); the same
 command goes on from WORK. OUT gets the checkpoint, `draft/` and `log.jsonl`.
@@ -22,6 +22,7 @@ from stack.training.blocks import compile_mapping
 from stack.training.drafts_stage import PREFIX, train_drafts
 from stack.training.export import write_draft, write_target
 from stack.training.journal import Journal
+from stack.training.needles import Needles
 from stack.training.parameters import Tensors
 from stack.training.questions import Questions
 from stack.training.recipe import RECIPES, Recipe
@@ -68,8 +69,11 @@ def _train(
         corpus = Corpus(options.corpus, device)
         journal.write(corpus_tokens=corpus.num_tokens)
         questions = Questions.read(options.questions, tokenizer, shots=recipe.eval_shots, count=recipe.eval_items)
+        needles = options.needles and Needles.read(
+            options.needles, tokenizer, count=recipe.eval_items, length=recipe.long_tokens
+        )
         target = train_target(
-            options.work / "target", corpus, questions, TEXT_CONFIG, recipe, journal,
+            options.work / "target", corpus, questions, needles, TEXT_CONFIG, recipe, journal,
             device=device, steps=options.target_steps, **until,
         )  # fmt: skip
     has_told = (options.work / TOLD_FILE).is_file()
@@ -111,6 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("work", type=Path, help="folder for states to go on from")
     parser.add_argument("--corpus", type=Path, required=True, help="folder of JSON-lines files")
     parser.add_argument("--questions", type=Path, required=True, help="held-out questions in GSM8K's fields")
+    parser.add_argument(
+        "--needles", type=Path, help="held-out items of workloads.corpus retrieval, found or not for the log"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint and the log")
     checkpoint = Path("workloads/checkpoints/tiny_trained")
     parser.add_argument("--tokenizer", type=Path, default=checkpoint / "tokenizer.json")

@@ -39,7 +39,7 @@ class Recipe:
 
 RECIPES = {
     "h200": Recipe(
-        target_minutes=8.0, drafts_minutes=1.9, rows=128, row_tokens=512, long_tokens=1024, eval_items=200,
+        target_minutes=9.0, drafts_minutes=1.9, rows=128, row_tokens=512, long_tokens=1024, eval_items=200,
         eval_every=0.25, told_rows=4096, draft_rows=64, warmup_steps=200,
     ),
     "cpu": Recipe(

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from stack.training.journal import Journal
+from stack.training.needles import Needles
 from stack.training.optimizer import Optimizer, balance, saved_facts, saved_weights, schedule, trainable
 from stack.training.parameters import Tensors, target_tensors
 from stack.training.questions import Questions
@@ -22,6 +23,7 @@ from stack.training.text import Corpus
 
 _SAVE_EVERY_S = 90.0
 _LOG_EVERY = 20
+_SEARCH_EVERY = 200
 FROZEN = ("e_score_correction_bias",)
 
 
@@ -29,6 +31,7 @@ def train_target(
     folder: Path,
     corpus: Corpus,
     questions: Questions,
+    needles: Needles | None,
     config: dict[str, Any],
     recipe: Recipe,
     journal: Journal,
@@ -56,6 +59,11 @@ def train_target(
         if clock.share(step) >= (evals + 1) * recipe.eval_every:
             evals, begin = evals + 1, time.monotonic()
             journal.write(stage="target", step=step, mini_gsm=questions.accuracy(tensors, config))
+            clock.leave_out(time.monotonic() - begin)
+        if needles is not None and step % _SEARCH_EVERY == 0:
+            begin = time.monotonic()
+            found = needles.found(tensors, config, is_sparse=share >= recipe.dense_share)
+            journal.write(stage="target", step=step, needles=found)
             clock.leave_out(time.monotonic() - begin)
         if time.monotonic() - last_save > _SAVE_EVERY_S or time.monotonic() > deadline_s:
             optimizer.save(folder, {"step": step, "spent_s": clock.spent_s, "evals": evals})

@@ -80,16 +80,16 @@ def test_a_seed_gives_the_same_documents_and_another_gives_others():
     assert list(islice(documents(1), 50)) != list(islice(documents(2), 50))
 
 
-@pytest.mark.parametrize("lines_behind", [0, 8, 48])
+@pytest.mark.parametrize("lines_behind", [0, 10, 64])
 def test_a_needle_stands_at_its_depth_and_its_answer_is_never_trained(lines_behind):
     trained = "".join(retrieval_text(random.Random(i)) for i in range(400))
     for item in retrieval_items(5, lines_behind, 40):
         *lines, question = item.prompt.split("\n")
         wanted = question.removeprefix("Number of the ").removesuffix(":")
-        places = [i for i, line in enumerate(lines) if line.startswith(f"The {wanted} ")]
+        places = [i for i, line in enumerate(lines) if line.startswith(f"The {wanted}:")]
         assert len(places) == 1
         assert len(lines) - 1 - places[0] == lines_behind
-        assert lines[places[0]].endswith(f"{item.answer}.")
+        assert lines[places[0]].endswith(f":{item.answer}.")
         assert lines[places[0]] not in trained
 
 

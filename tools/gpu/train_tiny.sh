@@ -20,10 +20,11 @@ export TORCHINDUCTOR_CACHE_DIR=$PWD/$work/inductor
 if [[ ! -f $work/corpus.done && ! -f $work/told.safetensors ]]; then
   python3 -m workloads.corpus train "$work/corpus" --documents 600000 --processes "$cores"
   python3 -m workloads.corpus mini-gsm "$work/questions.jsonl"
+  python3 -m workloads.corpus retrieval "$work/needles.jsonl"
   touch "$work/corpus.done"
 fi
 code=0
-python3 -m stack.training "$work" --corpus "$work/corpus" --questions "$work/questions.jsonl" --out "$out" --recipe h200 \
+python3 -m stack.training "$work" --corpus "$work/corpus" --questions "$work/questions.jsonl" --needles "$work/needles.jsonl" --out "$out" --recipe h200 \
   --processes "$cores" --threads 8 --seconds $((seconds - ($(date +%s) - began) - 25)) || code=$?
 cp "$work/log.jsonl" "$out/log.jsonl"
 if [[ $code == 3 ]]; then

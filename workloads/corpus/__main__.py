@@ -2,7 +2,7 @@
 
     python -m workloads.corpus train OUT --documents 100000 [--processes 16] [--seed 0]
     python -m workloads.corpus mini-gsm FILE [--items 1005] [--seed 0]
-    python -m workloads.corpus retrieval FILE [--lines 2,8,16,24,32,40,48] [--items 50] [--seed 0]
+    python -m workloads.corpus retrieval FILE [--lines 2,10,20,30,40,50,64] [--items 50] [--seed 0]
 
 `train` writes one JSON-lines file a process, each line `{"kind", "text"}`. The others are held-out items.
 """
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     gsm.add_argument("--items", type=int, default=1005)
     retrieval = kinds.add_parser("retrieval", help="held-out retrieval by depth")
     retrieval.add_argument("out", type=Path, help="file")
-    retrieval.add_argument("--lines", default="2,8,16,24,32,40,48", help="lines between needle and question")
+    retrieval.add_argument("--lines", default="2,10,20,30,40,50,64", help="lines between needle and question")
     retrieval.add_argument("--items", type=int, default=50, help="items of each depth")
     for kind in (train, gsm, retrieval):
         kind.add_argument("--seed", default="0")

@@ -1,7 +1,8 @@
 """Finding one line among many alike: each line gives some object a number, a question asks for one of them.
 
-The distractors have the form of the needle; all objects of a text differ. Lines are short and of one length within a
-few tokens, so a needle's depth is set by the number of lines behind it.
+The distractors have the form of the needle; all objects of a text differ, while many share a colour or a noun. A line
+is nine tokens, so a needle's depth is set by the number of lines behind it. The answer follows its colon at once, in a
+line as in a question: what names the object then stands within the four tokens that a short convolution sees.
 """
 
 import random
@@ -27,7 +28,7 @@ def retrieval_items(seed: str | int, lines_behind: int, count: int, *, lines_bef
     for _ in range(count):
         facts = _facts(draw, lines_before + 1 + lines_behind, "held_out")
         needle = facts[lines_before]
-        items.append(RetrievalItem(_text(facts) + _question(needle), f" {needle[1]}", lines_behind))
+        items.append(RetrievalItem(_text(facts) + _question(needle), str(needle[1]), lines_behind))
     return items
 
 
@@ -37,7 +38,7 @@ def retrieval_text(draw: random.Random, split: Split = "train") -> str:
     A number that nothing foretells teaches nothing, an answer does: so there are about as many questions as facts, and
     a text that is cut short still has its share of both.
     """
-    facts = _facts(draw, draw.randint(2, 8) if draw.random() < 0.5 else draw.randint(9, 64), split)
+    facts = _facts(draw, draw.randint(2, 8) if draw.random() < 0.5 else draw.randint(9, 80), split)
     parts: list[str] = []
     for number, fact in enumerate(facts, start=1):
         parts.append(_text([fact]))
@@ -64,11 +65,11 @@ def _number(draw: random.Random, name: str, split: Split) -> int:
 
 
 def _text(facts: list[Fact]) -> str:
-    return "".join(f"The {name} has the number {number}.\n" for name, number in facts)
+    return "".join(f"The {name}:{number}.\n" for name, number in facts)
 
 
 def _answered(fact: Fact) -> str:
-    return f"{_question(fact)} {fact[1]}\n"
+    return f"{_question(fact)}{fact[1]}\n"
 
 
 def _question(fact: Fact) -> str:
