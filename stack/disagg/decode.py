@@ -4,6 +4,8 @@ Every method returns at once and may be called from one thread. What each room g
 are the sockets to prefill instances, the threads, and the guard that a room is used for one request only.
 """
 
+import threading
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -28,6 +30,7 @@ from stack.transfer import Outcome, Pools, TransferAgent, TransferWorker
 
 MAX_REMEMBERED_ROOMS = 100_000
 LINGER_MS = 200
+FAREWELL_S = 1.0
 _BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
 
@@ -87,7 +90,7 @@ class DecodeHandoff:
         )
 
     def refuse(self, bootstrap: Bootstrap, reason: str) -> None:
-        """Let prefill know that the request was refused here, where prefill is known; it need not wait for it."""
+        """Let prefill know that the request was refused here; it need not wait for it."""
         if bootstrap.room not in self._used:
             self.announce(bootstrap, "", 0)
             self.cancel(bootstrap.room, reason)
@@ -117,7 +120,16 @@ class DecodeHandoff:
         return {"disagg_rooms": self._core.num_live, "disagg_peers": self._core.num_links}
 
     def close(self) -> None:
-        """Say good-bye and stop. Memory of rooms that were not over may still be written to until the process ends."""
+        """Say good-bye and stop. Memory of rooms that were not over may still be written to until the process ends.
+
+        Prefill instances that have yet to hear of a room given up here get `FAREWELL_S` for it.
+        """
+        give_up_s = time.monotonic() + FAREWELL_S
+        asked = threading.Event()
+        self._loop.call(asked.set)  # behind what was asked before
+        asked.wait(FAREWELL_S)
+        while self._core.num_parting and time.monotonic() < give_up_s:
+            time.sleep(0.01)
         self._loop.close(self._core.leave, self._wire.close)
         self._worker.close()
         self._events.close()

@@ -147,17 +147,16 @@ class DecodeCore:
         if link is not None and link.life is _Life.DEAD:
             self._refuse(place, rooms, "the prefill worker behind this address has ended", now)
             return
+        is_new = link is None
         if link is None:
             link = _Link(endpoint.instance, endpoint.address, self._effects, now, self._seqs)
             self._links[endpoint.instance] = link
             self._effects.connect(link.instance, link.address)
-            self._greet(link, now)
-        elif link.life is _Life.LOST:
-            link.life = _Life.GREETING
-            self._greet(link, now)
         self._places[place] = link
         for state in rooms.values():
             self._attach(link, state, now)
+        if is_new or link.life is _Life.LOST:
+            self._greet_anew(link, now)
 
     def not_found(self, place: Place, reason: str, now: float) -> None:
         """A lookup gave up."""
@@ -199,10 +198,9 @@ class DecodeCore:
                     if state := link.rooms.get(room):
                         state.still_alive(now)
             case Stranger() if link.life is _Life.KNOWN:
-                link.life = _Life.GREETING
-                self._greet(link, now)
+                self._greet_anew(link, now)
             case Refused():
-                self._turned_away(link, message.reason, now)
+                self._turned_away(link, message, now)
             case Gone():
                 self.dead(instance, "the prefill instance has shut down", now)
             case Done() | RoomFailed() | Settled() | Unknown():
@@ -212,9 +210,8 @@ class DecodeCore:
         """Let time pass: beats, silent links, deadlines. Messages that have arrived must be handed in first."""
         interval = self._config.heartbeat_interval_s
         for link in list(self._links.values()):
-            silent_s = now - link.heard_s
-            unanswered = link.life is _Life.GREETING and not link.rooms and silent_s > self._config.bootstrap_timeout_s
-            if unanswered or (link.life is _Life.KNOWN and silent_s > MISSED_BEATS * interval):
+            is_silent = now - link.heard_s > MISSED_BEATS * interval
+            if is_silent and link.life in (_Life.GREETING, _Life.KNOWN):
                 self._lose(link, now)
             if now - link.beat_s >= interval and link.life is not _Life.DEAD:
                 self._beat(link, now)
@@ -236,7 +233,12 @@ class DecodeCore:
     @property
     def num_live(self) -> int:
         """Rooms that are not over."""
-        return len(self._rooms)
+        return len(self._rooms) - self.num_parting
+
+    @property
+    def num_parting(self) -> int:
+        """Rooms that are over here, while a prefill instance has yet to hear of it."""
+        return sum(state.state is State.PARTING for state in list(self._rooms.values()))
 
     @property
     def num_links(self) -> int:
@@ -266,28 +268,52 @@ class DecodeCore:
         if link.life is _Life.KNOWN:
             self._apply(state, Event.JOINED, now)
 
+    def _greet_anew(self, link: _Link, now: float) -> None:
+        link.life = _Life.GREETING
+        link.heard_s = now
+        self._greet(link, now)
+
     def _greet(self, link: _Link, now: float) -> None:
+        """Name the rooms that wait for the answer, so that a prefill that refuses can end its halves of them."""
         link.beat_s = now
-        link.say(Hello(to=link.instance, layout=self._layout, metadata=self._metadata, pools=self._pools))
+        link.say(
+            Hello(
+                to=link.instance,
+                layout=self._layout,
+                metadata=self._metadata,
+                pools=self._pools,
+                rooms=_in_state(link.rooms.values(), *WITHOUT_PEER),
+            )
+        )
 
     def _welcomed(self, link: _Link, message: Welcome, now: float) -> None:
         link.stamp = max(link.stamp, message.stamp)
         link.life = _Life.KNOWN
+        waiting = [state for state in link.rooms.values() if state.state in WITHOUT_PEER]
+        for state in waiting:  # before the beat, which lists those given up without their reasons
+            if state.state is State.PARTING:
+                self._apply(state, Event.JOINED, now)
         self._beat(link, now)
-        for state in list(link.rooms.values()):
-            if state.state in WITHOUT_PEER:
+        for state in waiting:
+            if state.state is not State.PARTING:
                 self._apply(state, Event.JOINED, now)
 
     def _revive(self, link: _Link, now: float) -> None:
         """A lost instance speaks again: what it was asked before is over, but new rooms may use it."""
         if link.life is _Life.LOST:
-            link.life = _Life.GREETING
-            self._greet(link, now)
+            self._greet_anew(link, now)
 
-    def _turned_away(self, link: _Link, reason: str, now: float) -> None:
+    def _turned_away(self, link: _Link, refused: Refused, now: float) -> None:
+        """End the rooms that prefill has ended too. Those that came after the greeting are named in another one.
+
+        Each answer is followed by one greeting at most, and by none once all rooms were named: the talk ends.
+        """
         self._forget_places(link)
-        for state in list(link.rooms.values()):
-            self._fail(state, Event.REFUSED, reason, 500, now)
+        for state in [link.rooms[room] for room in refused.rooms if room in link.rooms]:
+            self._fail(state, Event.REFUSED, refused.reason, 500, now)
+        if link.life is _Life.GREETING and _in_state(link.rooms.values(), *WITHOUT_PEER):
+            self._greet(link, now)
+            return
         link.life = _Life.LOST
         self._tidy(link)
 
@@ -312,7 +338,7 @@ class DecodeCore:
                 echo=link.stamp,
                 announced=_in_state(link.rooms.values(), State.ANNOUNCED),
                 reserved=_in_state(link.rooms.values(), State.ASKED),
-                closing=_in_state(link.rooms.values(), State.HOLDING),
+                closing=_in_state(link.rooms.values(), State.HOLDING, State.PARTING),
             )
         )
 
@@ -371,5 +397,5 @@ class DecodeCore:
         return f"the prefill instance said nothing about the request for {self._config.transfer_timeout_s:g} s"
 
 
-def _in_state(rooms: Iterable[DecodeRoom], wanted: State) -> list[int]:
-    return [state.room for state in rooms if state.state is wanted]
+def _in_state(rooms: Iterable[DecodeRoom], *wanted: State) -> list[int]:
+    return [state.room for state in rooms if state.state in wanted]

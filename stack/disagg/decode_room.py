@@ -91,6 +91,8 @@ class DecodeRoom:
                 return now + self.config.bootstrap_timeout_s if before is State.NEW else self.deadline_s
             case State.ANNOUNCED | State.ASKED:
                 return now + self.config.transfer_timeout_s
+            case State.PARTING:
+                return self.deadline_s
             case _:
                 return None
 

@@ -21,6 +21,8 @@ class State(Enum):
     """Prefill knows the memory. Bounded by prefill's silence."""
     HOLDING = auto()
     """Ended, but prefill may still write. Bounded in time."""
+    PARTING = auto()
+    """Given up here while prefill may wait for it; prefill does not know its memory. Bounded in time."""
     CLOSED = auto()
     """Over. A tombstone."""
 
@@ -73,7 +75,7 @@ TABLE: dict[State, dict[Event, Row]] = {
     S.PLANNED: {
         E.RESERVE: (S.LOOKUP, ()),
         E.JOINED: (S.ANNOUNCED, (A.SAY_ANNOUNCE,)),
-        E.CANCEL: (S.CLOSED, ()),
+        E.CANCEL: (S.PARTING, ()),
         E.REFUSED: (S.CLOSED, (A.TELL_FAILED,)),
         E.DEADLINE: (S.CLOSED, (A.TELL_FAILED,)),
         E.PEER_LOST: (S.CLOSED, (A.TELL_FAILED,)),
@@ -82,7 +84,7 @@ TABLE: dict[State, dict[Event, Row]] = {
     S.ANNOUNCED: {
         E.RESERVE: (S.ASKED, (A.SAY_RESERVE,)),
         E.UNKNOWN: (S.ANNOUNCED, (A.SAY_ANNOUNCE,)),
-        E.CANCEL: (S.CLOSED, (A.SAY_ABORT,)),
+        E.CANCEL: (S.PARTING, (A.SAY_ABORT, A.HOLD)),
         E.FAILED: (S.CLOSED, (A.TELL_FAILED,)),
         E.SETTLED: (S.CLOSED, (A.TELL_FAILED,)),
         E.DEADLINE: (S.CLOSED, (A.TELL_FAILED, A.SAY_ABORT)),
@@ -91,7 +93,7 @@ TABLE: dict[State, dict[Event, Row]] = {
     },
     S.LOOKUP: {
         E.JOINED: (S.ASKED, (A.SAY_RESERVE,)),
-        E.CANCEL: (S.CLOSED, (A.TELL_RELEASED,)),
+        E.CANCEL: (S.PARTING, (A.TELL_RELEASED,)),
         E.REFUSED: _ENDED_UNASKED,
         E.DEADLINE: _ENDED_UNASKED,
         E.PEER_LOST: _ENDED_UNASKED,
@@ -113,14 +115,23 @@ TABLE: dict[State, dict[Event, Row]] = {
         E.PEER_DEAD: (S.HOLDING, (A.HOLD_BRIEFLY,)),
         E.DEADLINE: (S.CLOSED, (A.TELL_RELEASED,)),
     },
+    S.PARTING: {
+        E.JOINED: (S.PARTING, (A.SAY_ABORT, A.HOLD)),
+        E.RESERVE: (S.PARTING, (A.TELL_RELEASED,)),
+        E.SETTLED: (S.CLOSED, ()),
+        E.REFUSED: (S.CLOSED, ()),
+        E.DEADLINE: (S.CLOSED, ()),
+        E.PEER_LOST: (S.CLOSED, ()),
+        E.PEER_DEAD: (S.CLOSED, ()),
+    },
     S.CLOSED: {
         E.DONE: (S.CLOSED, (A.SAY_RECEIVED,)),
         E.RESERVE: (S.CLOSED, (A.TELL_RELEASED,)),
     },
 }
 
-WITHOUT_PEER = frozenset({S.PLANNED, S.LOOKUP})
-"""States in which prefill has not been told."""
+WITHOUT_PEER = frozenset({S.PLANNED, S.LOOKUP, S.PARTING})
+"""States in which prefill may not have been told."""
 
 
 def step(state: State, event: Event) -> Row:

@@ -34,12 +34,13 @@ class TransferStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", kw_only=True):
-    """Decode introduces itself: what it is laid out like, and where its memory is."""
+    """Decode introduces itself: what it is laid out like, where its memory is, and the rooms for which it comes."""
 
     to: str
     layout: dict[str, str]
     metadata: bytes
     pools: Pools
+    rooms: list[int] = []
 
 
 class Announce(msgspec.Struct, frozen=True, tag="announce", kw_only=True):
@@ -109,10 +110,11 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused", kw_only=True):
-    """Prefill will never write to this decode instance, and why."""
+    """Prefill will never write to this decode instance, and why. It has ended `rooms`, which the greeting named."""
 
     sender: str
     reason: str
+    rooms: list[int] = []
 
 
 class Stranger(msgspec.Struct, frozen=True, tag="stranger", kw_only=True):

@@ -35,6 +35,8 @@ from stack.disagg.prefill_states import Event, State
 from stack.transfer import Outcome, Pools
 
 MISSED_BEATS = 3
+UNCLAIMED = (State.EXPECTED, State.READY)
+"""States in which the request is here and may wait for a decode instance to ask for it."""
 
 
 @dataclass(slots=True)
@@ -66,6 +68,8 @@ class PrefillCore:
         self._rooms: dict[int, PrefillRoom] = {}
         self._tombs: dict[int, tuple[float, PrefillRoom]] = {}
         self._peers: dict[str, _Peer] = {}
+        self._deserted: tuple[float, str] | None = None
+        """Since when, and why, the last decode instance that was known is not any more; None where that is not so."""
         self._writes: dict[int, PrefillRoom] = {}
         self._keep_s = 2 * max(config.bootstrap_timeout_s, config.transfer_timeout_s)
 
@@ -143,6 +147,8 @@ class PrefillCore:
             if state.deadline_s is not None and now >= state.deadline_s:
                 state.deadline_s = None
                 state.fail(Event.DEADLINE, self._too_late(state), 504, now)
+            elif self._deserted and self._waits_in_vain(state, self._deserted[0], now):
+                state.fail(Event.DEADLINE, f"{self._deserted[1]}, and no other is connected", 503, now)
             self._keep(state, now)
         while self._tombs and now >= next(iter(self._tombs.values()))[0]:
             del self._tombs[next(iter(self._tombs))]
@@ -168,15 +174,25 @@ class PrefillCore:
         return len(self._peers)
 
     def _greet(self, peer: str, hello: Hello, now: float) -> None:
-        reason = explain_mismatch(self._layout, hello.layout, here="on prefill", there="on decode")
-        if reason or (reason := self._pools.mismatch(hello.pools)):
-            refusal = f"{reason}; start prefill and decode with the same settings"
-            self._effects.send(peer, Refused(sender=self.instance, reason=refusal))
+        sides = {"here": "on prefill", "there": "on decode"}
+        reason = explain_mismatch(self._layout, hello.layout, **sides) or self._pools.mismatch(hello.pools, **sides)
+        if reason:
+            self._turn_away(peer, hello.rooms, f"{reason}; start prefill and decode with the same settings", now)
             return
         if peer not in self._peers:
             self._peers[peer] = _Peer(now)
             self._effects.add_peer(peer, hello.metadata, hello.pools)
+        self._deserted = None
         self._effects.send(peer, Welcome(sender=self.instance, stamp=now))
+
+    def _turn_away(self, peer: str, rooms: list[int], reason: str, now: float) -> None:
+        """End the rooms for which the decode instance came, those included whose request is still under way to here."""
+        for room in rooms:
+            state = self._room(room, now)
+            if not state.peer:
+                state.fail(Event.ABORT, reason, 500, now)
+                self._keep(state, now)
+        self._effects.send(peer, Refused(sender=self.instance, reason=reason, rooms=rooms))
 
     def _beat(self, peer: str, known: _Peer, beat: Beat, now: float) -> None:
         if beat.seq > known.seq:
@@ -218,6 +234,8 @@ class PrefillCore:
 
     def _lose(self, peer: str, reason: str, now: float) -> None:
         del self._peers[peer]
+        if not self._peers:
+            self._deserted = (now, reason)
         self._effects.forget_peer(peer)
         for state in list(self._rooms.values()):
             if state.peer == peer:
@@ -280,6 +298,11 @@ class PrefillCore:
         if found is None:
             found = self._rooms[room] = PrefillRoom(room, now, self._context)
         return found
+
+    def _waits_in_vain(self, state: PrefillRoom, deserted_s: float, now: float) -> bool:
+        """Whether nobody can have asked for the request: no decode instance is here, and a new one had time to come."""
+        patience_s = MISSED_BEATS * self._config.heartbeat_interval_s
+        return state.state in UNCLAIMED and not state.peer and now - max(deserted_s, state.born_s) > patience_s
 
     def _too_late(self, state: PrefillRoom) -> str:
         waited = f"within {self._config.bootstrap_timeout_s:g} s"

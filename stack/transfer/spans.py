@@ -53,10 +53,10 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     pages: Spans
     slots: Spans
 
-    def mismatch(self, other: "Pools") -> str:
+    def mismatch(self, other: "Pools", *, here: str = "here", there: str = "there") -> str:
         """Empty when items have equal sizes on both sides, else a sentence that names both."""
         for name in ("pages", "slots"):
             ours, theirs = getattr(self, name).item_bytes, getattr(other, name).item_bytes
             if ours != theirs:
-                return f"{name} hold {ours} bytes here and {theirs} bytes there"
+                return f"{name} hold {ours} bytes {here} and {theirs} bytes {there}"
         return ""

@@ -120,10 +120,12 @@ def _serve(port: int, address: str, handoff: PrefillHandoff) -> HTTPServer:
 
 
 def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # UCX writes its warnings to standard output
     half = Half(sys.argv[1], json.loads(sys.argv[2]))
-    print("ready", half.http.server_address[1] if sys.argv[1] == "prefill" else 0, flush=True)
+    print("ready", half.http.server_address[1] if sys.argv[1] == "prefill" else 0, file=answers, flush=True)
     while select.select([sys.stdin], [], [])[0] and (line := sys.stdin.readline()):
-        print(json.dumps(half.do(json.loads(line))), flush=True)
+        print(json.dumps(half.do(json.loads(line))), file=answers, flush=True)
     half.handoff.close()
 
 

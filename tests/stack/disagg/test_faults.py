@@ -144,21 +144,40 @@ def test_a_prefill_that_appears_late_is_found(start_half):
 
 
 def test_a_different_layout_is_refused_with_both_values(start_half):
+    """On both sides and long before the bootstrap timeout, whichever half of the request comes first."""
     prefill, decode = start_half("prefill", model="a"), start_half("decode", model="b", **{"cache.page_size": 128})
+    for room in (1, 2):
+        start = time.monotonic()
+        if room == 1:
+            prefill.expect(room=room, rid="r", num_prompt_tokens=2 * PAGE)
+        where = bootstrap(prefill, room)
+        decode.reserve(bootstrap=where, rid="r", prefix_len=0, pages=[1], slot=1, num_prompt_tokens=2 * PAGE)
+        failures = [decode.until(("Failed", room), ("Released", room))[0]]
+        if room == 2:
+            prefill.expect(room=room, rid="r", num_prompt_tokens=2 * PAGE)
+        failures.append(prefill.until(("Failed", room)))
+        assert time.monotonic() - start < 3.0
+        for failed in failures:
+            assert failed["status"] == 500
+            assert "model is a on prefill and b on decode" in failed["reason"]
+            assert "page_size is 64 on prefill and 128 on decode" in failed["reason"]
+
+
+def test_a_refusal_of_the_very_first_request_reaches_prefill_even_from_a_decode_that_ends(start_half):
+    prefill, decode = start_half("prefill"), start_half("decode")
+    start = time.monotonic()
     prefill.expect(room=1, rid="r", num_prompt_tokens=2 * PAGE)
-    decode.reserve(
-        bootstrap=bootstrap(prefill, 1), rid="r", prefix_len=0, pages=[1], slot=1, num_prompt_tokens=2 * PAGE
-    )
-    failed, _ = decode.until(("Failed", 1), ("Released", 1))
-    assert "model is a on prefill and b on decode" in failed["reason"]
-    assert "page_size is 64 on prefill and 128 on decode" in failed["reason"]
+    decode.refuse(bootstrap=bootstrap(prefill, 1), reason="this instance is shutting down")
+    decode.close()
+    assert prefill.until(("Failed", 1))["reason"] == "this instance is shutting down"
+    assert time.monotonic() - start < 3.0
 
 
 def test_pools_of_unequal_items_are_refused_with_both_sizes(start_half):
     prefill, decode = start_half("prefill"), start_half("decode", page_bytes=8192)
     reserve(prefill, decode, 1)
     failed, _ = decode.until(("Failed", 1), ("Released", 1))
-    assert "4096 bytes here and 8192 bytes there" in failed["reason"]
+    assert "4096 bytes on prefill and 8192 bytes on decode" in failed["reason"]
 
 
 @pytest.fixture(scope="module")
