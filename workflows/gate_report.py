@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from workflows.gate import EXIT_CODES, GatedCell
-from workflows.statistics import Verdict, rank_p
+from workflows.statistics import Verdict, bca, rank_p
 from workloads.files import write_atomically, write_bytes, write_json
 
 GATE_SCHEMA = "gate/1"
@@ -32,18 +32,19 @@ def as_json(cells: Sequence[GatedCell], verdict: Verdict, facts: dict[str, Any])
 
 
 def _cell_json(cell: GatedCell) -> dict[str, Any]:
-    comparison = cell.comparison
+    comparison, direction = cell.comparison, cell.policy.direction
     return {
         "cell": cell.name,
         "metric": cell.metric,
         "verdict": cell.verdict,
         "ratio": comparison.ratio,
         "interval": comparison.interval,
+        "interval_bca": bca(cell.candidate, cell.baseline, direction, is_paired=cell.is_paired),
         "lower": comparison.lower,
         "upper": comparison.upper,
         "p_worse": comparison.p_worse,
         "p_adjusted": cell.p_adjusted,
-        "p_rank": rank_p(cell.candidate, cell.baseline, cell.policy.direction),
+        "p_rank": rank_p(cell.candidate, cell.baseline, direction),
         "method": comparison.method,
         "candidate": cell.candidate,
         "baseline": cell.baseline,
@@ -75,9 +76,9 @@ def reason(cell: GatedCell) -> str:
 
 
 def as_markdown(cells: Sequence[GatedCell], verdict: Verdict, facts: dict[str, Any]) -> str:
-    """A table that fits a comment."""
-    lines = [f"**Throughput gate: {verdict}**", "", "| cell | metric | verdict | ratio | 95 % interval | n | why |",
-             "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    """A table that fits a comment, and how to read its numbers."""
+    lines = [f"**Throughput gate: {verdict}**", "", "| cell | metric | verdict | ratio | 95 % interval | n | p | why |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     for cell in cells:
         comparison = cell.comparison
         ratio = "" if comparison.ratio is None else f"{comparison.ratio:.3f}"
@@ -86,10 +87,26 @@ def as_markdown(cells: Sequence[GatedCell], verdict: Verdict, facts: dict[str, A
         )
         sizes = f"{comparison.num_candidate} v {comparison.num_baseline}"
         lines.append(
-            f"| {cell.name} | {cell.metric} | {cell.verdict} | {ratio} | {interval} | {sizes} | {reason(cell)} |"
+            f"| {cell.name} | {cell.metric} | {cell.verdict} | {ratio} | {interval} | {sizes} | {_chances(cell)} | "
+            f"{reason(cell)} |"
         )
+    if any(cell.comparison.p_worse is not None for cell in cells):
+        lines += ["", _METHOD]
     lines += ["", *(f"{key}: {value}  " for key, value in facts.items() if isinstance(value, str | int | float))]
     return "\n".join(lines) + "\n"
+
+
+_METHOD = (
+    "ratio: candidate over baseline, above 1 is better; interval: Student's t on logarithms of sessions, paired where "
+    "both ran in turn, else Welch's; p: chance of such a loss without a change, then corrected for all cells (Holm), "
+    "then by ranks alone (from five sessions a side on; decides nothing)"
+)
+
+
+def _chances(cell: GatedCell) -> str:
+    by_rank = rank_p(cell.candidate, cell.baseline, cell.policy.direction)
+    found = (cell.comparison.p_worse, cell.p_adjusted, by_rank)
+    return " / ".join(f"{p:.2g}" for p in found if p is not None)
 
 
 def as_junit(cells: Sequence[GatedCell]) -> bytes:

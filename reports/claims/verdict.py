@@ -1,8 +1,8 @@
 """What a run may say about a claim. The published value is a constant without error; ours is a set of sessions.
 
 A run that simulates something can never say `reproduced`: absolutes become `not comparable`, ratios `indicative`. So
-do fewer than five sessions, of which a single one has no interval. Otherwise the 95 % interval of the sessions' mean
-log ratio decides.
+do fewer than five sessions, of which a single one has no interval. Otherwise the 95 % t-interval of the sessions' mean
+log ratio decides; from eight sessions on, the bootstrap's must say the same.
 """
 
 import math
@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
+from reports.bootstrap import bca_interval
 from reports.claims.claim import Claim
 
 Outcome = Literal[
@@ -36,7 +37,8 @@ REAL_LABELS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`value` is ours; `relative` is ours over the published, `interval` its 95 % interval (None for one session)."""
+    """`value` is ours; `relative` is ours over the published, `interval` its 95 % t-interval (None for one session) and
+    `bca` that of the bootstrap (None for fewer than eight)."""
 
     outcome: Outcome
     reason: str
@@ -44,6 +46,7 @@ class Verdict:
     relative: float | None = None
     interval: tuple[float, float] | None = None
     sessions: int = 0
+    bca: tuple[float, float] | None = None
 
 
 def judge(
@@ -67,14 +70,14 @@ def judge(
     relative = math.exp(float(np.mean(logs)))
     value = relative * claim.published
     simulated = _simulated(labels)
-    interval = _interval(logs, base)
+    interval, bca = _interval(logs, base), _bca(logs, base)
     if claim.kind == "absolute" and simulated:
         return Verdict("not comparable", simulated, value, None, None, len(values))
     few = _too_few(min(len(values), len(base_values) or len(values)))
     if simulated or few:
-        return Verdict("indicative", simulated or few, value, relative, interval, len(values))
+        return Verdict("indicative", simulated or few, value, relative, interval, len(values), bca)
     assert interval is not None
-    return Verdict(*_decide(claim, interval), value, relative, interval, len(values))
+    return Verdict(*_decide(claim, interval, bca), value, relative, interval, len(values), bca)
 
 
 def _computed(claim: Claim) -> Verdict:
@@ -111,6 +114,12 @@ def _interval(logs: np.ndarray, base: np.ndarray | None) -> tuple[float, float] 
     return math.exp(middle - half), math.exp(middle + half)
 
 
+def _bca(logs: np.ndarray, base: np.ndarray | None) -> tuple[float, float] | None:
+    """The same by the bootstrap."""
+    found = bca_interval(list(logs), None if base is None else list(base - np.mean(base)))
+    return found and (math.exp(found[0]), math.exp(found[1]))
+
+
 def _too_few(sessions: int) -> str:
     if sessions >= DECIDING_SESSIONS:
         return ""
@@ -121,15 +130,16 @@ def _too_few(sessions: int) -> str:
     )
 
 
-def _decide(claim: Claim, interval: tuple[float, float]) -> tuple[Outcome, str]:
-    low, high = 1 - claim.band, 1 + claim.band
-    if low <= interval[0] and interval[1] <= high:
-        return "reproduced", f"the interval lies within {claim.band:.1%} of the published value"
-    if interval[0] > high:
-        return "higher", "the interval lies above the band"
-    if interval[1] < low:
-        return "lower", "the interval lies below the band"
-    return "inconclusive", "the interval and the band overlap in part; more sessions would tell"
+def _decide(claim: Claim, interval: tuple[float, float], bca: tuple[float, float] | None) -> tuple[Outcome, str]:
+    bounds = (*interval, *(bca or ()))
+    words, verb = ("both intervals", "") if bca else ("the interval", "s")
+    if 1 - claim.band <= min(bounds) and max(bounds) <= 1 + claim.band:
+        return "reproduced", f"{words} lie{verb} within {claim.band:.1%} of the published value"
+    if min(bounds) > 1 + claim.band:
+        return "higher", f"{words} lie{verb} above the band"
+    if max(bounds) < 1 - claim.band:
+        return "lower", f"{words} lie{verb} below the band"
+    return "inconclusive", f"{words} and the band overlap in part; more sessions would tell"
 
 
 def _simulated(labels: Sequence[Mapping[str, str]]) -> str:

@@ -18,6 +18,9 @@ _METHODS = [
     "Means over sessions are geometric, intervals are 95 % t-intervals of the logarithms; a ratio of two rows is "
     "paired when both ran in the same blocks. A published value is a constant without error: `reproduced` asks that "
     "the whole interval of ours over published lies inside the claim's band.",
+    "From eight sessions on, a bootstrap interval (BCa, 9,999 seeded resamples of the logarithms) is given beside the "
+    "t-interval, and a verdict must hold by both. It is no replacement: of normal noise it holds the truth in 88 of "
+    "100 cases at 8 sessions and in 92 at 20, the t-interval in 95.",
     "Every metric is defined below and in docs/metrics.md.",
 ]
 

@@ -16,6 +16,7 @@ _HEADERS = {
     "relative": "ours / published",
     "verdict": "verdict",
     "interval": "95 % interval of it",
+    "bca": "95 % BCa interval of it",
     "sessions": "n",
     "band": "band",
     "reason": "why",
@@ -26,14 +27,16 @@ _HEADERS = {
 def measured_claims(material: Material) -> Table:
     """Ratios first, then absolutes."""
     rows = [_row(held) for held in material.held if held.claim.kind != "computed"]
+    has_bca = any(row["bca"] for row in rows)
     return Table(
         name="claims",
         title="All claims that need a run",
         caption="`reproduced` asks for a real run: trained weights, natural acceptance, real transfer, published "
         "lengths, full scale, and an interval inside the band. Anything simulated makes a ratio `indicative` and an "
-        "absolute `not comparable`; one session has no interval and is `indicative` at most.",
+        "absolute `not comparable`; one session has no interval and is `indicative` at most. From eight sessions on, "
+        "the BCa bootstrap's interval stands beside the t-interval and must say the same.",
         frame=pd.DataFrame(rows),
-        headers=_HEADERS,
+        headers={name: words for name, words in _HEADERS.items() if name != "bca" or has_bca},
     )
 
 
@@ -62,6 +65,7 @@ def _row(held: Held) -> dict[str, Any]:
         "unit": claim.unit,
         "relative": verdict.relative if claim.kind != "absolute" or verdict.outcome != "not comparable" else None,
         "interval": verdict.interval,
+        "bca": verdict.bca,
         "sessions": verdict.sessions if claim.kind != "computed" else None,
         "band": f"±{100 * claim.band:.3g} %",
         "verdict": verdict.outcome,

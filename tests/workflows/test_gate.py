@@ -9,7 +9,7 @@ import pytest
 from workflows.gate import EXIT_CODES, GatedCell, InvalidSessionError, Side, overall, run_gate
 from workflows.gate_report import as_json, as_junit, as_markdown
 from workflows.schema import GateMetric
-from workflows.statistics import bound_offset, compare, compare_paired, holm, verdict_of
+from workflows.statistics import bca, bound_offset, compare, compare_paired, holm, verdict_of
 
 POLICY = GateMetric(direction="higher", max_regression=0.03, max_noise=0.02)
 NUM_CELLS = 30
@@ -98,6 +98,20 @@ def test_a_confirmed_loss_fails_with_its_size_in_the_sentence() -> None:
     cell = GatedCell("cell", "output_tok_s", POLICY, baseline=[100.0, 100.2, 99.8, 100.1])
     assert run_gate([cell], lambda *_: next(values)) == "FAIL"
     assert "-10.0 %; a loss, and more than the tolerated 3%" in as_markdown([cell], "FAIL", {})
+
+
+def test_the_bootstrap_is_told_beside_the_interval_and_every_chance_is_printed() -> None:
+    draw = np.random.default_rng(2)
+    cell = GatedCell("cell", "output_tok_s", POLICY, is_paired=True)
+    run_gate([cell], lambda *_: 100 * math.exp(draw.normal(0, 0.05)))
+    assert len(cell.candidate) == POLICY.max_sessions
+    body = as_json([cell], cell.verdict, {})["cells"][0]
+    shown = as_markdown([cell], cell.verdict, {})
+    assert body["interval_bca"] == bca(cell.candidate, cell.baseline, "higher", is_paired=True)
+    assert body["interval"][0] < body["interval_bca"][0] < body["ratio"] < body["interval_bca"][1]
+    chances = " / ".join(f"{body[name]:.2g}" for name in ("p_worse", "p_adjusted", "p_rank"))
+    assert f"| 8 v 8 | {chances} |" in shown and "Holm" in shown
+    assert bca(cell.candidate[:7], cell.baseline, "higher", is_paired=False) is None
 
 
 def test_holm_agrees_with_an_independent_implementation() -> None:

@@ -108,3 +108,14 @@ def test_the_headline_ratios_are_among_the_claims():
     )
     speedups = [found[f"integrated/optimized/{name}:output_tok_s/baseline"] for name in ("sp0", "sp50", "sp93_75")]
     assert speedups == [2.3, 2.11, 4.28]
+
+
+def test_from_eight_sessions_on_a_verdict_must_hold_by_the_bootstrap_too():
+    seven, eight = (judge(ABSOLUTE, _around(ABSOLUTE.published, count=n), labels=[REAL] * n) for n in (7, 8))
+    assert seven.bca is None and eight.bca is not None
+    assert eight.reason.startswith("both intervals lie within")
+    slow = [ABSOLUTE.published * (1 - ABSOLUTE.band) * math.exp(x) for x in (*[0.0134] * 7, -0.0166)]
+    unsure = judge(ABSOLUTE, slow, labels=[REAL] * 8)
+    assert unsure.interval is not None and unsure.bca is not None
+    assert unsure.bca[0] < 1 - ABSOLUTE.band < unsure.interval[0], "t alone would have said reproduced"
+    assert unsure.outcome == "inconclusive"
