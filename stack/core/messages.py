@@ -33,6 +33,14 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", kw_only=True):
         return len(self.prompt) // TOKEN_BYTES
 
 
+class Refuse(msgspec.Struct, frozen=True, tag="refuse", kw_only=True):
+    """A request was answered with an error before it became a `Generate`; its other half need not wait for it."""
+
+    bootstrap: Bootstrap
+    reason: str
+    status: int
+
+
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Stop a request, wherever it is; unknown ids are ignored. An empty `rid` stops all."""
 
@@ -66,7 +74,7 @@ class Profile(msgspec.Struct, frozen=True, tag="profile"):
     num_steps: int
 
 
-ToWorker = Generate | Abort | Flush | Drain | GetStats | Profile
+ToWorker = Generate | Refuse | Abort | Flush | Drain | GetStats | Profile
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from stack.core.errors import RequestError
-from stack.core.messages import Generate
+from stack.core.messages import Bootstrap, Generate
 from stack.disagg import Arrived, DecodeHandoff, Failed, PrefillHandoff, Released, Sent
 from stack.disagg.messages import TransferStats
+from stack.engine.failures import FailureLog
 from stack.runner import Runner
 from stack.scheduler import Request, Scheduler
 
@@ -21,7 +22,7 @@ class Side(Protocol):
         """Take a request in. Raises RequestError when it cannot be taken; the other side knows then."""
         ...
 
-    def refuse(self, message: Generate, reason: str, status: int) -> None:
+    def refuse(self, bootstrap: Bootstrap | None, reason: str, status: int) -> None:
         """The request was not taken; tell the other side, which may be waiting for it."""
         ...
 
@@ -61,7 +62,7 @@ class NoSide:
         """Queue it."""
         self._scheduler.add(message)
 
-    def refuse(self, message: Generate, reason: str, status: int) -> None:
+    def refuse(self, bootstrap: Bootstrap | None, reason: str, status: int) -> None:
         """Nobody to tell."""
 
     def before_plan(self) -> None:
@@ -91,10 +92,11 @@ class NoSide:
 class PrefillSide:
     """Computes prompts, and sends pages as chunks finish."""
 
-    def __init__(self, handoff: PrefillHandoff, scheduler: Scheduler, runner: Runner) -> None:
+    def __init__(self, handoff: PrefillHandoff, scheduler: Scheduler, runner: Runner, failures: FailureLog) -> None:
         self._handoff = handoff
         self._scheduler = scheduler
         self._runner = runner
+        self._failures = failures
         self._rooms: dict[int, Request] = {}
 
     def begin(self, message: Generate) -> None:
@@ -109,10 +111,10 @@ class PrefillSide:
             self._handoff.fail(bootstrap.room, str(error), error.status)
             raise
 
-    def refuse(self, message: Generate, reason: str, status: int) -> None:
+    def refuse(self, bootstrap: Bootstrap | None, reason: str, status: int) -> None:
         """Decode fails at once; a room that is in use stays as it is."""
-        if message.bootstrap and message.bootstrap.room not in self._rooms:
-            self._handoff.fail(message.bootstrap.room, reason, status)
+        if bootstrap and bootstrap.room not in self._rooms:
+            self._handoff.fail(bootstrap.room, reason, status)
 
     def before_plan(self) -> None:
         """Finish what was sent, end what failed."""
@@ -121,6 +123,7 @@ class PrefillSide:
                 request.transfer = timing_of(event.stats)
                 self._scheduler.sent(request)
             elif isinstance(event, Failed) and (request := self._rooms.pop(event.room, None)):
+                self._failures.note(request.rid, event.room, event.reason, event.status)
                 self._scheduler.fail(request, event.reason, event.status)
                 self._scheduler.let_go(request)
 
@@ -163,10 +166,19 @@ class PrefillSide:
 class DecodeSide:
     """Reserves memory for prompts that a prefill instance computes, and lets them in when they are complete."""
 
-    def __init__(self, handoff: DecodeHandoff, scheduler: Scheduler, runner: Runner, polling_interval: int) -> None:
+    def __init__(
+        self,
+        handoff: DecodeHandoff,
+        scheduler: Scheduler,
+        runner: Runner,
+        failures: FailureLog,
+        *,
+        polling_interval: int,
+    ) -> None:
         self._handoff = handoff
         self._scheduler = scheduler
         self._runner = runner
+        self._failures = failures
         self._polling_interval = polling_interval
         self._polls = 0
         self._rooms: dict[int, Request] = {}
@@ -185,11 +197,11 @@ class DecodeSide:
             self._handoff.cancel(bootstrap.room, str(error))
             raise
 
-    def refuse(self, message: Generate, reason: str, status: int) -> None:
+    def refuse(self, bootstrap: Bootstrap | None, reason: str, status: int) -> None:
         """Prefill fails at once; a room that was used stays as it is."""
         del status
-        if message.bootstrap:
-            self._handoff.refuse(message.bootstrap, reason)
+        if bootstrap:
+            self._handoff.refuse(bootstrap, reason)
 
     def before_plan(self) -> None:
         """Take in arrivals every `polling_interval` steps, and reserve for who fits now."""
@@ -247,6 +259,7 @@ class DecodeSide:
         if request is None:
             return
         if isinstance(event, Failed):
+            self._failures.note(request.rid, event.room, event.reason, event.status)
             self._scheduler.fail(request, event.reason, event.status)
             if not request.is_held:
                 del self._rooms[event.room]

@@ -8,6 +8,7 @@ import torch
 from stack.core.clock import Clock
 from stack.disagg import DecodeHandoff, PrefillHandoff
 from stack.engine.build import Instance
+from stack.engine.failures import FailureLog
 from stack.engine.handoffs import DecodeSide, NoSide, PrefillSide, Side
 from stack.scheduler import Request
 from stack.transfer import Pools, Spans
@@ -34,9 +35,10 @@ def open_side(instance: Instance, clock: Clock) -> tuple[Side, Meeting]:
     if config.role == "prefill":
         sender = PrefillHandoff(config, layout, pools, clock)
         meeting = Meeting(sender.address, sender.layout_hash, sender.instance)
-        return PrefillSide(sender, scheduler, instance.runner), meeting
+        return PrefillSide(sender, scheduler, instance.runner, FailureLog(clock)), meeting
     receiver = DecodeHandoff(config, layout, pools, clock)
-    side = DecodeSide(receiver, scheduler, instance.runner, config.scheduler.polling_interval)
+    every = config.scheduler.polling_interval
+    side = DecodeSide(receiver, scheduler, instance.runner, FailureLog(clock), polling_interval=every)
     return side, Meeting("", receiver.layout_hash, receiver.instance)
 
 

@@ -115,6 +115,8 @@ class Worker:
         match message:
             case messages.Generate():
                 self._begin(message)
+            case messages.Refuse():
+                self.side.refuse(message.bootstrap, message.reason, message.status)
             case messages.Abort(rid=rid):
                 self._end(self.scheduler.abort(rid), "the client has gone", 499)
             case messages.Flush(call=call, timeout_s=timeout_s):
@@ -132,7 +134,7 @@ class Worker:
                 raise RequestError("this instance is shutting down and takes no new requests", status=503)
             self.side.begin(message)
         except RequestError as error:
-            self.side.refuse(message, str(error), error.status)
+            self.side.refuse(message.bootstrap, str(error), error.status)
             refused = messages.Tokens(
                 rid=message.rid, token_ids=[], finish="abort", error=str(error), status=error.status
             )

@@ -101,15 +101,15 @@ class Instance:
             self.check_serving()
 
     async def submit(self, tasks: Sequence[Task]) -> Group:
-        """Tokenise, check and start all tasks, or none. Raises RequestError."""
-        limits = self.limits
-        prompts = [await self._token_ids(task.prompt, task.add_special_tokens) for task in tasks]
-        starts = []
-        for task, token_ids in zip(tasks, prompts, strict=True):
-            check_token_ids(token_ids, limits.vocab_size)
-            for sample in range(task.num_samples):
-                starts.append(self._start(task, sample, token_ids, limits))
-        self.check_open()  # tokenising may have taken a while
+        """Tokenise, check and start all tasks, or none. Raises RequestError; the other halves then know of it."""
+        try:
+            starts = await self._prepared(tasks)
+        except RequestError as error:
+            for task in tasks:
+                if task.bootstrap is not None:
+                    refused = messages.Refuse(bootstrap=task.bootstrap, reason=str(error), status=error.status)
+                    self.link.send(refused)
+            raise
         group = Group([generation for generation, _ in starts])
         for generation, message in starts:
             self.generations[generation.rid] = generation
@@ -202,6 +202,17 @@ class Instance:
             self.metrics.finished(generation)
         if not self.generations:
             self._became_idle.set()
+
+    async def _prepared(self, tasks: Sequence[Task]) -> list[tuple[Generation, messages.Generate]]:
+        limits = self.limits
+        prompts = [await self._token_ids(task.prompt, task.add_special_tokens) for task in tasks]
+        starts = []
+        for task, token_ids in zip(tasks, prompts, strict=True):
+            check_token_ids(token_ids, limits.vocab_size)
+            for sample in range(task.num_samples):
+                starts.append(self._start(task, sample, token_ids, limits))
+        self.check_open()  # tokenising may have taken a while
+        return starts
 
     async def _token_ids(self, prompt: Prompt, add_special_tokens: bool) -> list[int]:
         if not isinstance(prompt, str):

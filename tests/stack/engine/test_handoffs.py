@@ -2,6 +2,8 @@
 
 import pytest
 
+from stack.core.clock import MonotonicClock
+from stack.engine.failures import FailureLog
 from stack.engine.handoffs import DecodeSide
 
 
@@ -26,7 +28,7 @@ class Idle:
 @pytest.mark.parametrize(("interval", "polls"), [(1, 12), (3, 4), (100, 0)])
 def test_arrivals_are_polled_every_interval_steps(interval, polls):
     handoff = Handoff()
-    side = DecodeSide(handoff, Idle(), None, interval)
+    side = DecodeSide(handoff, Idle(), None, FailureLog(MonotonicClock()), polling_interval=interval)
     for _ in range(12):
         side.before_plan()
     assert handoff.polls == polls
@@ -35,6 +37,6 @@ def test_arrivals_are_polled_every_interval_steps(interval, polls):
 def test_an_idle_instance_polls_every_turn():
     handoff, scheduler = Handoff(), Idle()
     scheduler.num_under_way = 0
-    side = DecodeSide(handoff, scheduler, None, 100)
+    side = DecodeSide(handoff, scheduler, None, FailureLog(MonotonicClock()), polling_interval=100)
     side.before_plan()
     assert handoff.polls == 1

@@ -143,6 +143,32 @@ def test_a_request_that_only_decode_got_ends_when_nobody_answers(pair):
     one.check_empty()
 
 
+def test_a_mismatch_ends_both_halves_at_once_and_both_logs_name_both_values(pair, caplog):
+    one = pair(decode={"cache__kv_dtype": "bfloat16"})
+    begun_s = time.monotonic()
+    one.ask("a", [5, 6, 7])
+    one.finish("a")
+    assert time.monotonic() - begun_s < 10.0  # the bootstrap timeout is 30 s
+    both = "kv_dtype is float32 on prefill and bfloat16 on decode"
+    for side in (one.p, one.d):
+        assert side.last["a"].status == 500 and both in side.last["a"].error
+    lines = [record.getMessage() for record in caplog.records if "(room 1) failed with 500" in record.getMessage()]
+    assert len(lines) == 2 and all(both in line for line in lines)
+    one.check_empty()
+
+
+def test_the_very_first_request_of_a_pair_that_decode_refuses_ends_on_prefill_at_once(pair):
+    one = pair()
+    begun_s = time.monotonic()
+    room = one.ask("a", [5, 6, 7], to="p")
+    meeting = messages.Bootstrap("127.0.0.1", one.p.http_port, room)
+    one.d.say(messages.Refuse(bootstrap=meeting, reason="it does not fit", status=400))
+    one.p.finish("a")
+    assert time.monotonic() - begun_s < 10.0
+    assert (one.p.last["a"].status, one.p.last["a"].error) == (499, "it does not fit")
+    one.check_empty()
+
+
 def test_a_refusal_on_prefill_reaches_decode_at_once(pair):
     one = pair(prefill={"scheduler__max_queued": 1, "scheduler__max_running": 1})
     one.p.worker.instance.runner._prefill._model.delay_s = 0.05
