@@ -22,6 +22,7 @@ ATTEMPT_S = 2.0
 PAUSE_S = 0.2
 MAX_ANSWER_BYTES = 64 * 1024
 _ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):([0-9]{1,5})")
+_UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 _ANYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - recognised, not bound
 
 
@@ -37,9 +38,10 @@ class Resolver:
     def look_up(
         self, host: str, port: int, found: Callable[[Endpoint], None], not_found: Callable[[str], None]
     ) -> None:
-        """Ask until an answer comes, up to `timeout_s`; a refused connection counts as gone after `refused_s`.
+        """Ask until an answer comes, up to `timeout_s`.
 
-        One of the callbacks is called, on another thread.
+        A host that refuses connections or has no route counts as gone after `refused_s`, and a name that does not
+        exist at once. One of the callbacks is called, on another thread.
         """
         if not self._free.acquire(blocking=False):
             not_found(f"more than {MAX_QUESTIONS} prefill instances are being looked for")
@@ -70,10 +72,8 @@ class Resolver:
             try:
                 found(ask_once(host, port))
                 return
-            except ConnectionRefusedError:
-                reason, limit_s = "nobody listens there", self._refused_s
             except (OSError, http.client.HTTPException) as error:
-                reason, limit_s = str(error) or type(error).__name__, self._timeout_s
+                reason, limit_s = self._judge(error)
             except (msgspec.MsgspecError, ValueError) as error:
                 not_found(f"{host}:{port} is not a prefill instance: {error}")
                 return
@@ -81,6 +81,16 @@ class Resolver:
                 not_found(f"no prefill instance at {host}:{port}: {reason}")
                 return
             self._closed.wait(PAUSE_S)
+
+    def _judge(self, error: Exception) -> tuple[str, float]:
+        """What a failed attempt means, and how long it is worth trying again, in seconds from the first."""
+        if isinstance(error, socket.gaierror):
+            reason = f"the name cannot be resolved ({error.strerror})"
+            return reason, self._refused_s if error.errno == socket.EAI_AGAIN else 0.0
+        if isinstance(error, ConnectionRefusedError):
+            return "nobody listens there", self._refused_s
+        is_unreachable = isinstance(error, OSError) and error.errno in _UNREACHABLE
+        return str(error) or type(error).__name__, self._refused_s if is_unreachable else self._timeout_s
 
 
 def ask_once(host: str, port: int) -> Endpoint:

@@ -3,7 +3,10 @@
 Knows the limits of the instance and nothing of HTTP or of time. Everything it refuses is one sentence.
 """
 
+import contextlib
+import ipaddress
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +22,9 @@ _MAX_SAMPLES = 128
 _MAX_PROMPTS = 4096
 _MAX_STOP_LENGTH = 1024
 _MAX_RID_LENGTH = 256
+_MAX_HOST_LENGTH = 253
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +230,22 @@ def _meeting(host: str | None, port: int | None, room: int | None, role: str) ->
         raise RequestError(f"bootstrap_port must lie between 1 and 65535, not {port}")
     if not 0 <= room < 2**63:
         raise RequestError("bootstrap_room must lie between 0 and 2^63 - 1")
-    return Bootstrap(host=host, port=port, room=room)
+    return Bootstrap(host=_checked_host(host), port=port, room=room)
+
+
+def _checked_host(host: str) -> str:
+    """A name or address, IPv6 without the brackets that a router may leave around it."""
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if _IPV6.fullmatch(bare) and ":" in bare:
+        with contextlib.suppress(ValueError):
+            ipaddress.IPv6Address(bare)
+            return bare
+    if len(host) <= _MAX_HOST_LENGTH and _HOST_NAME.fullmatch(host):
+        return host
+    raise RequestError(
+        "bootstrap_host must be a host name or an IP address alone, without scheme, user, port or path, "
+        f"not {host[:80]!r}"
+    )
 
 
 def _checked(tasks: list[Task], limits: Limits) -> list[Task]:

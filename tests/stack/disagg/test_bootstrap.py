@@ -47,9 +47,9 @@ def closed_port():
         return probe.getsockname()[1]
 
 
-def look_up(port, timeout_s=2.0, refused_s=0.5):
+def look_up(port, timeout_s=2.0, refused_s=0.5, host="127.0.0.1"):
     answers = queue.SimpleQueue()
-    Resolver(timeout_s, refused_s).look_up("127.0.0.1", port, answers.put, answers.put)
+    Resolver(timeout_s, refused_s).look_up(host, port, answers.put, answers.put)
     return answers.get(timeout=10)
 
 
@@ -70,6 +70,12 @@ def test_a_closed_port_is_given_up_sooner_than_a_slow_one():
     start = time.monotonic()
     assert "nobody listens there" in look_up(closed_port(), timeout_s=30.0, refused_s=0.3)
     assert time.monotonic() - start < 5
+
+
+def test_a_name_that_cannot_be_resolved_is_given_up_soon():
+    start = time.monotonic()
+    assert "the name cannot be resolved" in look_up(80, timeout_s=120.0, host="no-such-host.invalid")
+    assert time.monotonic() - start < 60  # the system's resolver may take its time
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,14 @@ def test_every_prompt_of_a_batch_has_its_own_room(half):
     assert heard == [{"host": "a", "port": 1, "room": 5}, {"host": "b", "port": 2, "room": 6}]
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"), [("[::1]", "::1"), ("fe80::1%eth0", "fe80::1%eth0"), ("p_0.pod-1.svc.", "p_0.pod-1.svc.")]
+)
+def test_names_and_addresses_reach_the_worker_ipv6_without_brackets(half, given, kept):
+    assert httpx.post(f"{half.url}/generate", json=ASK | MEETING | {"bootstrap_host": given}).status_code == 200
+    assert [m for m in half.heard() if m["type"] == "generate"][-1]["bootstrap"]["host"] == kept
+
+
 def test_openai_bodies_carry_the_meeting_point(half):
     asked = {"completions": {"prompt": "a"}, "chat/completions": {"messages": [{"role": "user", "content": "a"}]}}
     for path, body in asked.items():
@@ -46,6 +54,13 @@ def test_openai_bodies_carry_the_meeting_point(half):
         ({"bootstrap_host": None}, "send requests through a router"),
         ({"bootstrap_room": None}, "send requests through a router"),
         ({"bootstrap_port": None}, "--prefill http://HOST:PORT PORT"),
+        ({"bootstrap_host": "127.0.0.1/x?"}, "without scheme, user, port or path, not '127.0.0.1/x?'"),
+        ({"bootstrap_host": "a b"}, "bootstrap_host must be a host name or an IP address"),
+        ({"bootstrap_host": "user@host"}, "bootstrap_host must be a host name or an IP address"),
+        ({"bootstrap_host": "host:80"}, "bootstrap_host must be a host name or an IP address"),
+        ({"bootstrap_host": "[::1"}, "bootstrap_host must be a host name or an IP address"),
+        ({"bootstrap_host": "::1%25/x"}, "bootstrap_host must be a host name or an IP address"),
+        ({"bootstrap_host": "a" * 10_000}, "bootstrap_host must be a host name or an IP address"),
         ({"bootstrap_port": 70000}, "between 1 and 65535"),
         ({"bootstrap_room": -1}, "between 0 and"),
         ({"bootstrap_room": 2**64}, "between 0 and"),
@@ -57,6 +72,14 @@ def test_a_meeting_point_that_cannot_be_gets_a_400(half, change, sentence):
     answer = httpx.post(f"{half.url}/generate", json=ASK | MEETING | change)
     assert answer.status_code == 400
     assert sentence in answer.json()["error"]["message"]
+
+
+def test_the_other_half_hears_of_a_request_that_does_not_fit_here(half):
+    body = {"text": "a", "sampling_params": {"max_new_tokens": 10**7}, "bootstrap_room": 77}
+    too_long = httpx.post(f"{half.url}/generate", json=MEETING | body)
+    heard = [m for m in half.heard() if m["type"] == "refuse"][-1]
+    assert heard["bootstrap"]["room"] == 77 and heard["status"] == too_long.status_code == 400
+    assert heard["reason"] == too_long.json()["error"]["message"]
 
 
 def test_prefill_answers_with_its_one_token_at_the_end_decode_with_headers_at_once(half):
