@@ -7,6 +7,7 @@ the nearest path. Sizes are bytes, durations seconds, unless the name says other
 import dataclasses
 import difflib
 import json
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -291,6 +292,8 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _check(0 <= self.port < 65536, f"server.port must lie between 0 and 65535, not {self.port}")
+        for name in ("tokenizer_workers", "max_body_bytes"):
+            _check(getattr(self, name) >= 1, f"server.{name} must be at least 1, not {getattr(self, name)}")
         for name in ("worker_timeout_s", "step_timeout_s"):
             _check(getattr(self, name) > 0, f"server.{name} must be more than 0 seconds, not {getattr(self, name)}")
 
@@ -428,10 +431,13 @@ def _convert(kind: Any, value: Any, path: str) -> Any:
             raise ConfigError(f"{path} must be a list, not {value!r}")
         return tuple(_convert(typing.get_args(kind)[0], item, path) for item in value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        value = float(value) if abs(value) < _LARGEST else math.inf
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{path} must be a finite number, not {value}")
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ConfigError(f"{path} must be {_TYPE_WORDS[kind]}, not {value!r}")
     return value
 
 
+_LARGEST = 10**300
 _TYPE_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}

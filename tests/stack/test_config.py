@@ -43,6 +43,11 @@ def test_a_setting_changes_its_own_path_alone():
         ({"role": "decode", "cache.prefix": "hybrid_radix"}, "use kv_radix or none"),
         ({"role": "prefill", "cache.prefix": "kv_radix"}, "use hybrid_radix"),
         ({"server.port": 70000}, "between 0 and 65535"),
+        ({"server.max_body_bytes": -1}, "server.max_body_bytes must be at least 1, not -1"),
+        ({"server.tokenizer_workers": 0}, "server.tokenizer_workers must be at least 1, not 0"),
+        ({"disagg.bootstrap_timeout_s": float("inf")}, "bootstrap_timeout_s must be a finite number, not inf"),
+        ({"scheduler.request_deadline_s": float("nan")}, "request_deadline_s must be a finite number, not nan"),
+        ({"disagg.delay_s": 10**400}, "disagg.delay_s must be a finite number"),
     ],
 )
 def test_a_mistake_is_refused_with_the_way_out(settings, words):
