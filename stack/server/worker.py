@@ -1,7 +1,7 @@
 """The worker process: started as a child that cannot outlive this process, watched, and ended.
 
-Knows nothing of what it computes. Its standard error is passed on line by line, and the last lines are kept for the
-sentence that says why it died.
+Knows nothing of what it computes. Its standard error is passed on line by line, and the last one is kept for the
+sentence that says how it died, where it was written shortly before.
 """
 
 import asyncio
@@ -10,9 +10,13 @@ import ctypes
 import os
 import signal
 import sys
-from collections import deque
+import time
 from pathlib import Path
 
+LAST_WORDS_S = 10.0
+"""A line is the reason of an exit when it came at most so long before: tearing a process down may take seconds."""
+LAST_LINE_S = 2.0
+"""A line is worth telling beside a signal when it came at most so long before."""
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -22,7 +26,8 @@ class Worker:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._tail: deque[str] = deque(maxlen=40)
+        self._last_line, self._last_line_s = "", 0.0
+        self._ended_s: float | None = None
         self._reader = asyncio.create_task(self._pass_on())
 
     @classmethod
@@ -47,19 +52,19 @@ class Worker:
     async def wait(self) -> int:
         """Exit code, once it has ended and all it wrote was passed on; negative for a signal."""
         code = await self._process.wait()
+        self._ended_s = self._ended_s or time.monotonic()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._reader), 1.0)
         return code
 
     def obituary(self, code: int) -> str:
-        """One sentence on its death."""
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"the worker process {how}{f': {self.last_words}' if self.last_words else ''}"
-
-    @property
-    def last_words(self) -> str:
-        """The last line that it wrote."""
-        return next((line.strip() for line in reversed(self._tail) if line.strip()), "")
+        """One sentence on its death, once it has ended. A line that it wrote long before has nothing to do with it."""
+        line, age_s = self._last_line, max((self._ended_s or 0.0) - self._last_line_s, 0.0)
+        if code >= 0:
+            words = f": {line}" if line and age_s <= LAST_WORDS_S else ""
+            return f"the worker process ended with exit code {code}{words}"
+        words = f"; the last line of its log, {age_s:.1f} s before: {line}" if line and age_s <= LAST_LINE_S else ""
+        return f"the worker process was killed by {_signal_name(-code)}{words}"
 
     async def stop(self, grace_s: float) -> int:
         """Wait `grace_s` for it to end by itself, then end it and whatever it started. Returns the exit code."""
@@ -87,9 +92,15 @@ class Worker:
             if not line:
                 return
             text = line.decode(errors="replace").rstrip("\n")
-            self._tail.append(text)
+            if text.strip():
+                self._last_line, self._last_line_s = text.strip(), time.monotonic()
             sys.stderr.write(f"[worker] {text}\n")
             sys.stderr.flush()
+
+
+def _signal_name(number: int) -> str:
+    names = {known.value: known.name for known in signal.Signals}
+    return names.get(number, f"signal {number}")
 
 
 def _die_with(parent: int) -> None:
