@@ -427,7 +427,7 @@ class World:
     def pass_time(self, seconds, decode_looks=True, prefill_looks=True):
         """Writes take at most the half of the acknowledgement time that the lease leaves them."""
         for write, posted_s in list(self.prefill.running):
-            if self.now + seconds > posted_s + CONFIG.abort_ack_timeout_s / 2:
+            if self.now + seconds >= posted_s + CONFIG.abort_ack_timeout_s / 2:
                 self.prefill.finish(write, True)
         self.now += seconds
         if decode_looks:
