@@ -12,9 +12,10 @@ from rich.console import Console
 from workflows.catalog import load_catalog
 from workflows.errors import WorkflowError
 from workflows.overview import Outcome, outcomes, result_table
-from workflows.provenance import gpus
+from workflows.provenance import gpu_uuids
 from workflows.runner import PROFILE, dry_run, run_snakemake
 from workflows.standing import take_away
+from workflows.supervisor.devices import check_there
 from workflows.targets import Selection
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,9 +90,12 @@ class Campaign:
 
 
 def _require_gpus(selection: Selection) -> None:
-    """Refuse a GPU testbed on a machine without GPUs before anything is planned or taken away."""
-    testbed = selection.catalog.testbed(selection.testbed)
-    if testbed.platform == "cuda" and not gpus():
+    """Refuse a GPU testbed on a machine without such GPUs before anything is planned or taken away."""
+    if selection.catalog.testbed(selection.testbed).platform != "cuda":
+        return
+    there = gpu_uuids()
+    check_there(there)
+    if not there:
         raise WorkflowError(
             f"testbed {selection.testbed} needs NVIDIA GPUs and this machine shows none; use --testbed cpu, or "
             "`np1d plan` here, `python -m workflows.session` on the GPU host, and `np1d import` its results"

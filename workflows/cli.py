@@ -54,7 +54,7 @@ def doctor(
     bad = 0
     for finding in doctoring.examine(load_catalog(), testbed):
         mark = {True: ("ok", "green"), False: ("BAD", "red"), None: ("--", "dim")}[finding.is_ok]
-        hint = f"; {finding.way_out}" if finding.is_ok is False else ""
+        hint = f"; {finding.way_out}" if finding.is_ok is False and finding.way_out else ""
         out.print(Text(f"{mark[0]:>4} ", mark[1]) + Text(f"{finding.what:14} {finding.found}{hint}"))
         bad += finding.is_ok is False
     if measure:

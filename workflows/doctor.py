@@ -15,8 +15,8 @@ import psutil
 
 from workflows import provenance
 from workflows.catalog import Catalog
-from workflows.errors import WorkflowError
-from workflows.supervisor import host, ports
+from workflows.errors import SessionError, WorkflowError
+from workflows.supervisor import devices, host, ports
 from workloads.client import Target, run_workload
 from workloads.records import read_requests
 from workloads.spec import resolve as resolve_workload
@@ -27,7 +27,7 @@ NEEDED = {"torch": "the engine", "nixl": "cache transfer", "sglang-router": "the
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact. `is_ok` None: only told."""
+    """One fact. `is_ok` None: only told. What is not ok has a way out, here or in `found`."""
 
     what: str
     found: str
@@ -82,6 +82,11 @@ def _gpus(needed: int) -> Iterator[Finding]:
     found = provenance.gpus()
     names = ", ".join(sorted({gpu["name"] for gpu in found})) or "none"
     enough = None if not needed else len(found) >= needed
+    if needed:
+        try:
+            devices.check_there(provenance.gpu_uuids())
+        except SessionError as error:
+            yield Finding("shown GPUs", str(error), False)
     yield Finding("GPUs", f"{len(found)} ({names}), needed {needed}", enough, "use --testbed cpu on this machine")
 
 

@@ -79,13 +79,20 @@ def machine() -> dict[str, Any]:
 
 def gpus() -> list[dict[str, str]]:
     """What nvidia-smi says of each GPU; empty where there is none."""
+    names = _GPU_FIELDS.split(",")
+    return [dict(zip(names, values, strict=False)) for values in _of_each_gpu(_GPU_FIELDS)]
+
+
+def gpu_uuids() -> list[str]:
+    """The name of each GPU that holds wherever it is plugged in, by index. Never recorded."""
+    return [values[0] for values in _of_each_gpu("uuid")]
+
+
+def _of_each_gpu(fields: str) -> list[list[str]]:
     if shutil.which("nvidia-smi") is None:
         return []
-    text = _output(["nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader"]) or ""
-    names = _GPU_FIELDS.split(",")
-    return [
-        dict(zip(names, (part.strip() for part in line.split(",")), strict=False)) for line in text.splitlines() if line
-    ]
+    text = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]) or ""
+    return [[part.strip() for part in line.split(",")] for line in text.splitlines() if line]
 
 
 def _cpu_model() -> str | None:

@@ -12,8 +12,8 @@ from workflows.build import ensure_model
 from workflows.data import check_data
 from workflows.errors import SessionError
 from workflows.plan import Plan
-from workflows.provenance import gpus
-from workflows.supervisor.devices import host_gpus, planned_gpus
+from workflows.provenance import gpu_uuids
+from workflows.supervisor.devices import check_there, host_gpus, planned_gpus
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NEEDED_DISK_BYTES = 256 * 2**20
@@ -73,12 +73,14 @@ def _check_gpus(plan: Plan) -> None:
     wanted = planned_gpus(plan)
     if not wanted:
         return
-    indices = [int(name) for name in host_gpus(wanted) if name.isdecimal()]
-    there = len(gpus())
-    if there <= max(indices, default=0):
+    there = gpu_uuids()
+    check_there(there)
+    host_gpus(wanted)
+    if len(there) <= max(wanted):
+        gpus = f"{len(wanted)} GPU{'s' * (len(wanted) > 1)}"
         raise SessionError(
             "no_gpu",
-            f"the testbed {plan.cell.testbed} needs {len(wanted)} GPUs and this machine shows {there}; "
+            f"the testbed {plan.cell.testbed} needs {gpus} and this machine shows {len(there) or 'none'}; "
             "use --testbed cpu, or run the plan on a GPU host and `np1d import` its results",
         )
 
