@@ -16,7 +16,8 @@ from pathlib import Path
 LAST_WORDS_S = 10.0
 """A line is the reason of an exit when it came at most so long before: tearing a process down may take seconds."""
 LAST_LINE_S = 2.0
-"""A line is worth telling beside a signal when it came at most so long before."""
+"""A line is worth telling beside a signal when it came at most so long before and the process brought it on itself."""
+OWN_FAULTS = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP})
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -58,12 +59,19 @@ class Worker:
         return code
 
     def obituary(self, code: int) -> str:
-        """One sentence on its death, once it has ended. A line that it wrote long before has nothing to do with it."""
+        """One sentence on its death, once it has ended.
+
+        A line that it wrote long before, or before a signal that came from outside, has nothing to do with it.
+        """
         line, age_s = self._last_line, max((self._ended_s or 0.0) - self._last_line_s, 0.0)
         if code >= 0:
             words = f": {line}" if line and age_s <= LAST_WORDS_S else ""
             return f"the worker process ended with exit code {code}{words}"
-        words = f"; the last line of its log, {age_s:.1f} s before: {line}" if line and age_s <= LAST_LINE_S else ""
+        words = ""
+        if code == -signal.SIGKILL:
+            words = ", by hand or by the kernel for want of memory"
+        elif -code in OWN_FAULTS and line and age_s <= LAST_LINE_S:
+            words = f"; the last line of its log, {age_s:.1f} s before: {line}"
         return f"the worker process was killed by {_signal_name(-code)}{words}"
 
     async def stop(self, grace_s: float) -> int:

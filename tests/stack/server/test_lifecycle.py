@@ -163,10 +163,8 @@ def test_a_worker_that_dies_while_running_ends_every_request(start):
     assert result[0].status_code == 500
     assert "the worker process was killed by SIGKILL" in result[0].json()["error"]["message"]
     assert server.wait_exit() == 1
-    assert server.log[-1].startswith(
-        "np1d: error: the worker process was killed by SIGKILL; the last line of its log, "
-    )
-    assert server.log[-1].endswith(" s before: scripted crash")
+    assert server.log[-1].startswith("np1d: error: the worker process was killed by SIGKILL, by hand or by the kernel")
+    assert "scripted crash" not in server.log[-1]
     assert_gone(worker)
 
 

@@ -23,8 +23,13 @@ def obituary_of(script):
         ("echo no room >&2; echo >&2; exit 2", "the worker process ended with exit code 2: no room"),
         ("echo no room >&2; sleep 2.5; exit 2", "the worker process ended with exit code 2: no room"),
         ("kill -SEGV $$", "the worker process was killed by SIGSEGV"),
+        ("echo daily life >&2; sleep 2.5; kill -SEGV $$", "the worker process was killed by SIGSEGV"),
+        ("echo daily life >&2; kill -TERM $$", "the worker process was killed by SIGTERM"),
         ("kill -40 $$", "the worker process was killed by signal 40"),
-        ("echo a line of daily life >&2; sleep 2.5; kill -9 $$", "the worker process was killed by SIGKILL"),
+        (
+            "echo daily life >&2; kill -9 $$",
+            "the worker process was killed by SIGKILL, by hand or by the kernel for want of memory",
+        ),
     ],
 )
 def test_the_way_it_died_is_said_and_a_line_only_where_it_belongs_to_the_end(script, sentence):
