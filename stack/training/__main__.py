@@ -1,6 +1,6 @@
 """Trains the small checkpoint from a corpus to files that the engine and transformers load.
 
-    python -m workloads.corpus train CORPUS --documents 600000 --processes 16
+    python -m workloads.corpus train CORPUS --documents 450000 --processes 16
     python -m workloads.corpus mini-gsm QUESTIONS && python -m workloads.corpus retrieval NEEDLES
     python -m stack.training WORK --corpus CORPUS --questions QUESTIONS [--needles NEEDLES] --out OUT [--recipe h200]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from stack.training.blocks import rms_norm
+from stack.training.copying import copy_loss
 from stack.training.delta_rule import delta_rule
 from stack.training.parameters import Scope
 
@@ -69,16 +70,22 @@ def gated_output(o: Tensor, gate: Tensor, scope: Scope, config: dict[str, Any]) 
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """What sparse attention leaves: its output, the indexer's loss, and what later queries may attend to again."""
+    """What sparse attention leaves: its output, losses of its own, and what later queries may attend to again."""
 
     output: Tensor
     index_loss: Tensor
     key_value: tuple[Tensor, Tensor]
     mask: Tensor
+    copy_loss: Tensor | None = None
 
 
-def sparse_attention(x: Tensor, scope: Scope, config: dict[str, Any], *, is_sparse: bool) -> Attended:
-    """DSA over whole sequences [B, T, C]; without `is_sparse` attention is dense and the indexer only learns."""
+def sparse_attention(
+    x: Tensor, scope: Scope, config: dict[str, Any], *, is_sparse: bool, sources: Tensor | None = None
+) -> Attended:
+    """DSA over whole sequences [B, T, C]; without `is_sparse` attention is dense and the indexer only learns.
+
+    `sources` [B, T, T] are where the first head should look: whatever is selected, as with the indexer's loss.
+    """
     qr, q, k, v = attention_inputs(x, scope, config)
     scores = torch.einsum("bthd,bshd->bhts", q, k).float() * q.shape[-1] ** -0.5
     length = x.shape[1]
@@ -87,7 +94,8 @@ def sparse_attention(x: Tensor, scope: Scope, config: dict[str, Any], *, is_spar
     pool_scores = index_scores(x.detach(), qr.detach(), scope.within("indexer."), config)
     loss = index_loss(pool_scores, scores.detach(), config)
     mask = selected(pool_scores.detach(), length, config) if is_sparse else causal[None].expand(x.shape[0], -1, -1)
-    return Attended(attend(scores, mask, v, scope), loss, (k, v), mask)
+    copied = None if sources is None else copy_loss(scores[:, 0], sources)
+    return Attended(attend(scores, mask, v, scope), loss, (k, v), mask, copied)
 
 
 def attention_inputs(x: Tensor, scope: Scope, config: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

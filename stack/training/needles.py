@@ -52,9 +52,8 @@ class Needles:
                 fits.append(row)
         return cls(rows[fits], is_answer[fits], [kept[row]["lines_behind"] for row in fits])
 
-    @torch.no_grad()
     def found(self, tensors: Tensors, config: dict[str, Any], *, is_sparse: bool) -> dict[str, float]:
-        """Lines behind the needle -> share of its items found."""
+        """Lines behind the needle -> share of its items found. Gradients stay on: what is compiled for steps serves."""
         device = tensors["norm.weight"].device
         rows = self.rows.to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):

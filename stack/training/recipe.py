@@ -23,6 +23,8 @@ class Recipe:
     warmup_steps: int = 100
     weight_decay: float = 0.05
     balance_speed: float = 2e-3
+    copy_weight: float = 0.5
+    """Of the loss that draws one head to where the next token can be copied from."""
     eval_every: float = 0.1
     """Part of a stage between two looks at held-out questions."""
     eval_items: int = 64
@@ -39,8 +41,8 @@ class Recipe:
 
 RECIPES = {
     "h200": Recipe(
-        target_minutes=9.0, drafts_minutes=1.9, rows=128, row_tokens=512, long_tokens=1024, eval_items=200,
-        eval_every=0.25, told_rows=4096, draft_rows=64, warmup_steps=200,
+        target_minutes=7.0, drafts_minutes=1.9, rows=128, row_tokens=512, long_tokens=1024, eval_items=200,
+        eval_every=0.5, told_rows=4096, draft_rows=64, warmup_steps=200,
     ),
     "cpu": Recipe(
         target_minutes=50.0, drafts_minutes=20.0, rows=8, row_tokens=256, long_tokens=512, eval_items=40,

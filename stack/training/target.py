@@ -3,6 +3,7 @@
 B sequences, T tokens, N streams, C channels, V vocabulary.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,24 +26,32 @@ class Passed:
     """Each tapped layer's completed output, averaged over the streams, in the order asked for."""
     index_losses: list[Tensor] = field(default_factory=list)
     """One a sparse-attention layer."""
+    copy_losses: list[Tensor] = field(default_factory=list)
+    """Of the first sparse-attention layer, where sources were given."""
     loads: dict[str, Tensor] = field(default_factory=dict)
     """Prefix of each mixture of experts -> rows that chose each expert."""
 
 
 def target_forward(
-    tokens: Tensor, tensors: Tensors, config: dict[str, Any], *, is_sparse: bool, taps: Sequence[int] = ()
+    tokens: Tensor,
+    tensors: Tensors,
+    config: dict[str, Any],
+    *,
+    is_sparse: bool,
+    taps: Sequence[int] = (),
+    sources: Tensor | None = None,
 ) -> Passed:
-    """Run token ids [B, T], each sequence from its first token."""
+    """Run token ids [B, T], each sequence from its first token; `sources` are those of `copying`."""
     embedded = functional.embedding(tokens, tensors["embed_tokens.weight"])
     streams = embedded[..., None, :].expand(*embedded.shape[:-1], config["hc_mult"], -1)
     tapped: dict[int, Tensor] = {}
     passed = Passed(embedded, [])
     for layer in range(config["num_hidden_layers"]):
-        streams = _layer(streams, layer, tensors, config, is_sparse, passed)
+        streams = _layer(streams, layer, tensors, config, is_sparse, sources, passed)
         if layer in taps:
             tapped[layer] = streams.mean(-2)
     hidden = rms_norm(streams.mean(-2), tensors["norm.weight"], config["rms_norm_eps"])
-    return Passed(hidden, [tapped[layer] for layer in taps], passed.index_losses, passed.loads)
+    return dataclasses.replace(passed, hidden=hidden, taps=[tapped[layer] for layer in taps])
 
 
 def logits_of(hidden: Tensor, tensors: Tensors) -> Tensor:
@@ -51,7 +60,13 @@ def logits_of(hidden: Tensor, tensors: Tensors) -> Tensor:
 
 
 def _layer(
-    streams: Tensor, layer: int, tensors: Tensors, config: dict[str, Any], is_sparse: bool, passed: Passed
+    streams: Tensor,
+    layer: int,
+    tensors: Tensors,
+    config: dict[str, Any],
+    is_sparse: bool,
+    sources: Tensor | None,
+    passed: Passed,
 ) -> Tensor:
     scope, eps = Scope(tensors, f"layers.{layer}."), config["rms_norm_eps"]
     c = coefficients(streams, scope, "attn", config)
@@ -59,8 +74,11 @@ def _layer(
     if config["layer_types"][layer] == "linear_attention":
         y = linear_attention(x, scope.within("self_attn."), config)
     else:
-        attended = sparse_attention(x, scope.within("self_attn."), config, is_sparse=is_sparse)
+        mine = None if passed.copy_losses else sources
+        attended = sparse_attention(x, scope.within("self_attn."), config, is_sparse=is_sparse, sources=mine)
         passed.index_losses.append(attended.index_loss)
+        if attended.copy_loss is not None:
+            passed.copy_losses.append(attended.copy_loss)
         y = attended.output
     streams = write(streams, c, y)
     c = coefficients(streams, scope, "ffn", config)

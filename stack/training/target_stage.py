@@ -1,4 +1,4 @@
-"""Trains the target: next-token loss, the indexers' losses beside it, routers' biases moved by hand.
+"""Trains the target: next-token loss, the indexers' and the copying head's beside it, routers' biases moved by hand.
 
 Attention begins dense, so that indexers learn from a finished distribution; then it is sparse, and in the last part
 rows are longer. The stage can stop at any step and go on from its files.
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stack.training.copying import copy_sources
 from stack.training.journal import Journal
 from stack.training.needles import Needles
 from stack.training.optimizer import Optimizer, balance, saved_facts, saved_weights, schedule, trainable
@@ -115,14 +116,17 @@ def _step(
 def _losses(
     step: int, share: float, tensors: Tensors, corpus: Corpus, config: dict[str, Any], recipe: Recipe, seed: int
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """The loss to descend, its two parts, and expert loads."""
+    """The loss to descend, its parts, and expert loads."""
     length = recipe.row_tokens if share < recipe.short_share else recipe.long_tokens
     rows = corpus.rows(recipe.rows * recipe.row_tokens // length, length + 1, seed=seed, step=step)
     device = rows.device.type
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-        passed = target_forward(rows[:, :-1], tensors, config, is_sparse=share >= recipe.dense_share)
+        passed = target_forward(
+            rows[:, :-1], tensors, config, is_sparse=share >= recipe.dense_share, sources=copy_sources(rows)
+        )
         logits = logits_of(passed.hidden, tensors)
     token_loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
     index_loss = torch.stack(passed.index_losses).mean()
-    parts = {"loss": token_loss.detach(), "index_loss": index_loss.detach()}
-    return token_loss + index_loss, parts, passed.loads
+    copied = passed.copy_losses[0]
+    parts = {"loss": token_loss.detach(), "index_loss": index_loss.detach(), "copy_loss": copied.detach()}
+    return token_loss + index_loss + recipe.copy_weight * copied, parts, passed.loads

@@ -18,7 +18,7 @@ cores=$(nproc)
 mkdir -p "$work" "$out"
 export TORCHINDUCTOR_CACHE_DIR=$PWD/$work/inductor
 if [[ ! -f $work/corpus.done && ! -f $work/told.safetensors ]]; then
-  python3 -m workloads.corpus train "$work/corpus" --documents 600000 --processes "$cores"
+  python3 -m workloads.corpus train "$work/corpus" --documents 450000 --processes "$cores"
   python3 -m workloads.corpus mini-gsm "$work/questions.jsonl"
   python3 -m workloads.corpus retrieval "$work/needles.jsonl"
   touch "$work/corpus.done"

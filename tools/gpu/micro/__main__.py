@@ -24,7 +24,7 @@ from tools.gpu.micro.compare import distance, run
 from tools.gpu.micro.inputs import Call
 from tools.gpu.micro.shapes import Shape, device_name, shapes
 from tools.gpu.micro.timing import capture, median_us
-from tools.gpu.micro.variants import chosen, implementation
+from tools.gpu.micro.variants import chosen, implementation, is_measured
 
 
 def main() -> int:
@@ -79,15 +79,17 @@ def main() -> int:
 
 
 def check_rows(check: Check, impls: set[str]) -> list[dict[str, Any]]:
-    """One row of the report for each implementation of a case."""
+    """One row of the report for each implementation of a case, and for each variant of one that `impls` names."""
     torch.manual_seed(len(check.label))
     call = check.build()
     want = None
     rows = []
-    for impl in check.impls:
-        if impls and impl not in impls:
+    variants = sorted(impl for impl in impls if "@" in impl and implementation(impl) in check.impls)
+    for variant in (*check.impls, *variants):
+        if impls and variant not in impls:
             continue
-        row = {"op": check.op, "impl": impl, "case": check.label, "verdict": "ok", "detail": ""}
+        impl = implementation(variant)
+        row = {"op": check.op, "impl": variant, "case": check.label, "verdict": "ok", "detail": ""}
         rows.append(row)
         try:
             if reason := OPS[check.op].missing(impl, "cuda"):
@@ -95,7 +97,10 @@ def check_rows(check: Check, impls: set[str]) -> list[dict[str, Any]]:
                 continue
             if want is None:
                 want = run(function(check.op, "reference"), bound(call, "reference"), "cpu")
-            got = run(function(check.op, impl), bound(call, impl), "cuda")
+            held = bound(call, impl)
+            with chosen(check.op, variant) as keywords:
+                with_keywords = Call(held.args, held.kwargs | keywords, held.outputs)
+                got = run(function(check.op, impl), with_keywords, "cuda")
             torch.cuda.synchronize()
             errors = [distance(a, b) for a, b in zip(got, want, strict=True)]
             row["detail"] = " ".join(f"{error:.1e}" for error in errors)
@@ -121,6 +126,8 @@ def time_rows(shape: Shape, impls: set[str]) -> Iterator[dict[str, Any]]:
     call = None
     for variant in (*shape.impls, *shape.variants):
         impl = implementation(variant)
+        if variant not in impls and not is_measured(variant):
+            continue
         if (impls and impl not in impls) or impl not in OPS[shape.op].all_impls or OPS[shape.op].missing(impl, "cuda"):
             continue
         row: dict[str, Any] = {

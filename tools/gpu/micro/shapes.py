@@ -95,6 +95,7 @@ def _experts() -> Iterator[Shape]:
         (8192, "", None),
         (2112, "", None),
         (1056, "D3 609-655 us", 580),
+        (1024, "", None),
         (264, "", None),
         (128, "", None),
         (56, "SGLang 357 us", None),
@@ -105,7 +106,7 @@ def _experts() -> Iterator[Shape]:
             "moe", impls, f"{rows} rows, 72 experts top-2", lambda r=rows: inputs.moe("cuda", r, EXPERTS, 2, HIDDEN,
             INNER, None),
             weights * touched / EXPERTS + rows * 4 * HIDDEN, rows * 2 * 3 * 2.0 * INNER * HIDDEN, FP8_RATE, anchor,
-            target,
+            target, ("triton_grouped@tiles=tuned_decode",) if rows == 1024 else (),
         )  # fmt: skip
     for rows, outputs, width, anchor in (
         (1056, 4096, 4096, "D13 34-84 us"),
