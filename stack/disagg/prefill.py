@@ -62,9 +62,7 @@ class PrefillHandoff:
         del rid  # a client may repeat it; only the room names an attempt
         if room in self._used:
             raise RequestError(f"bootstrap_room {room} has been used: each attempt needs a room of its own")
-        self._used[room] = True
-        if len(self._used) > MAX_REMEMBERED_ROOMS:
-            self._used.popitem(last=False)
+        self._remember(room, is_wanted=True)
         self._loop.call(lambda: self._core.expect(room, num_prompt_tokens, self._clock.now_s()))
 
     def send_pages(self, room: int, first_page_index: int, pages: list[int]) -> None:
@@ -89,7 +87,7 @@ class PrefillHandoff:
 
         Also for a request that was refused before `expect`, so that decode need not wait for it.
         """
-        self._used[room] = False
+        self._remember(room, is_wanted=False)
         self._loop.call(lambda: self._core.fail(room, reason, status, self._clock.now_s()))
 
     def cancel(self, room: int, reason: str) -> None:
@@ -126,6 +124,11 @@ class PrefillHandoff:
         self._socket.close()
         self._context.term()
         self._events.close()
+
+    def _remember(self, room: int, *, is_wanted: bool) -> None:
+        self._used[room] = is_wanted
+        if len(self._used) > MAX_REMEMBERED_ROOMS:
+            self._used.popitem(last=False)
 
     def _ended(self, outcome: Outcome) -> None:
         self._loop.call(lambda: self._core.outcome(outcome, self._clock.now_s()))
