@@ -1,13 +1,18 @@
 """The kernel bench: its inputs are valid, its comparison sees what it must, and on a GPU each implementation passes."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
+from stack.core.errors import ConfigError
 from stack.kernels.catalog import OPS
 from tools.gpu.micro.__main__ import bound, check_rows, function
 from tools.gpu.micro.checks import Check, checks
 from tools.gpu.micro.compare import distance, move, run
 from tools.gpu.micro.shapes import shapes
+from tools.gpu.micro.variants import chosen, is_measured
 
 CHECKS = list(checks())
 QUICK = [check for check in CHECKS if check.op not in ("moe", "index_select")]
@@ -48,6 +53,22 @@ def test_a_nan_or_another_shape_is_infinitely_far(got: torch.Tensor) -> None:
 
 def test_integers_count_what_differs() -> None:
     assert distance(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 5])) == 0.25
+
+
+def test_a_variant_names_a_table_of_tiles_that_is_timed_once_it_is_there(tmp_path: Path) -> None:
+    launch = {"warps": 4, "stages": 4}
+    shape = {"experts": 72, "width": 4096, "inner": 2048, "choices": 2, "weights": "fp8", "gpu": "NVIDIA H200"}
+    rows = {"1024": {"tile": {"rows": 32, "up": launch, "down": launch}}}
+    table = tmp_path / "tiles.json"
+    table.write_text(json.dumps({"schema": "moe_tiles/1", "shape": shape, "rows": rows}))
+    with chosen("moe", f"triton_grouped@tiles={table}") as keywords:
+        assert keywords["tiles"].tile(1000).rows == 32
+    assert is_measured("triton_partial@kv_tile=32") and not is_measured("triton_grouped@tiles=never_tuned")
+    with (
+        pytest.raises(ConfigError, match="np1d tune moe writes one"),
+        chosen("moe", "triton_grouped@tiles=never_tuned"),
+    ):
+        pass
 
 
 @pytest.mark.gpu

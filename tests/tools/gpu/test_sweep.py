@@ -7,7 +7,7 @@ import pytest
 
 from tools.gpu.micro.shapes import shapes
 from tools.gpu.micro.table import document, targets
-from tools.gpu.micro.variants import chosen, implementation
+from tools.gpu.micro.variants import chosen, implementation, is_measured
 
 pytest.importorskip("triton")
 
@@ -24,6 +24,8 @@ def test_every_variant_names_constants_that_exist() -> None:
     for shape in shapes():
         for variant in shape.variants:
             assert implementation(variant) in shape.impls
+            if not is_measured(variant):
+                continue
             with chosen(shape.op, variant):
                 pass
 
