@@ -306,13 +306,15 @@ class DecodeCore:
     def _turned_away(self, link: _Link, refused: Refused, now: float) -> None:
         """End the rooms that prefill has ended too. Those that came after the greeting are named in another one.
 
-        Each answer is followed by one greeting at most, and by none once all rooms were named: the talk ends.
+        A greeting follows at once only where the answer ended a room, and else with the next beat: the talk ends.
         """
         self._forget_places(link)
-        for state in [link.rooms[room] for room in refused.rooms if room in link.rooms]:
+        ended = [link.rooms[room] for room in refused.rooms if room in link.rooms]
+        for state in ended:
             self._fail(state, Event.REFUSED, refused.reason, 500, now)
         if link.life is _Life.GREETING and _in_state(link.rooms.values(), *WITHOUT_PEER):
-            self._greet(link, now)
+            if ended:
+                self._greet(link, now)
             return
         link.life = _Life.LOST
         self._tidy(link)

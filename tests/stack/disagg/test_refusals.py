@@ -99,6 +99,18 @@ def test_a_mismatch_that_is_said_twice_starts_no_endless_greeting():
         assert_both_end_with_both_values(world, room)
 
 
+def test_a_refusal_that_ends_no_room_is_not_greeted_again_before_the_next_beat():
+    world = world_apart()
+    world.start_decode(1, True)
+    world.answer_lookups()
+    world.all_messages_are_lost()
+    for _ in range(10):
+        world.decode.core.receive(world.prefill.name, Refused(sender=world.prefill.name, reason="no"), world.now)
+    assert not world.network and 1 not in world.decode.failures
+    world.pass_time(BEAT_S)
+    assert [type(message) for *_, message in world.network] == [Hello]
+
+
 def test_rooms_that_come_while_a_greeting_is_under_way_end_on_both_sides_too():
     world = world_apart()
     world.start_decode(1, True)
