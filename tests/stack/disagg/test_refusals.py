@@ -214,9 +214,15 @@ def test_a_new_decode_that_comes_in_time_is_served_after_the_last_one_was_lost()
     assert completes(world, 1)
     world.decode_restarts(LAYOUT)
     pass_beats(world, lambda: world.prefill.core.num_peers == 0)
+    for _ in range(5):  # the loss is long ago when the request comes
+        pass_beats(world, lambda: True)
     world.start_prefill(2)
     pass_beats(world, lambda: True)
     assert completes_on_decode(world, 2)
+    world.start_prefill(3)  # the new one may ask for it yet
+    for _ in range(5):
+        pass_beats(world, lambda: True)
+    assert 3 not in world.prefill.ended
 
 
 def test_a_request_is_waited_for_while_another_decode_is_there_or_none_was_ever_seen():
