@@ -205,7 +205,7 @@ def why(
 ) -> None:
     """Say why a session would be measured again, setting by setting."""
     catalog = load_catalog()
-    folder = Path(cell) if Path(cell).is_dir() else housekeeping.locate(cell, testbed, RESULTS, catalog)
+    folder = housekeeping.session_folder(cell, testbed, RESULTS, catalog)
     reasons = housekeeping.why(folder, catalog)
     for reason in reasons:
         out.print(reason, highlight=False)

@@ -47,11 +47,11 @@ def gate(request: GateRequest, say: Say) -> int:
     if request.store and not request.store.is_dir() and not request.update:
         raise WorkflowError(f"there is no store {request.store}; --update begins one, and --base COMMIT needs none")
     cells = _cells(request.rows, request.testbed)
+    base = checkout_base(request.base) if request.base else None
     _refuse_uncalibrated(request.testbed, cells, say)
-    maker = SessionMaker(
-        {name: place for name, (place, _) in cells.items()}, _run_name(),
-        base=checkout_base(request.base) if request.base else None, say=say,
-    )  # fmt: skip
+    maker = SessionMaker({name: place for name, (place, _) in cells.items()}, _run_name(), base=base, say=say)
+    if not request.existing:
+        say(_amount([cell for _, cell in cells.values()], sides=2 if base else 1))
     with _kept_when_interrupted(maker, "no verdict", say):
         folders = _prepare(request, cells, maker)
         verdict = run_gate([cell for _, cell in cells.values()], None if request.existing else maker)
@@ -112,13 +112,22 @@ def _cells(rows: Sequence[str], testbed: str) -> dict[str, tuple[Place, GatedCel
     return gated_cells(catalog, Selection(config, catalog))
 
 
+def _amount(cells: Sequence[GatedCell], sides: int) -> str:
+    least, most = (
+        sum(sides * getattr(cell.policy, name) for cell in cells) for name in ("min_sessions", "max_sessions")
+    )
+    return f"{len(cells)} cell{'s' * (len(cells) > 1)}: {least} to {most} sessions, and more to confirm a loss"
+
+
 def _refuse_uncalibrated(testbed: str, cells: dict[str, tuple[Place, GatedCell]], say: Say) -> None:
     known = {(one.cell, one.metric): one for one in calibration.load(calibration_file(testbed))}
     for name, (_, cell) in cells.items():
         if one := known.get((name, cell.metric)):
             calibration.check(one, cell.policy)
-        else:
-            say(f"{name} {cell.metric} was never calibrated here; np1d calibrate tells what this machine can uphold")
+    unknown = [f"{name} {cell.metric}" for name, (_, cell) in cells.items() if (name, cell.metric) not in known]
+    if unknown:
+        which = f"{', '.join(unknown[:2])}{f' and {len(unknown) - 2} more' * (len(unknown) > 2)}"
+        say(f"never calibrated here: {which}; np1d calibrate tells what this machine can uphold")
 
 
 def _prepare(

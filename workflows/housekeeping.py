@@ -86,6 +86,16 @@ def _take_one(session: Path, results: Path) -> Path | None:
     return target
 
 
+def session_folder(cell: str, testbed: str, results: Path, catalog: Catalog) -> Path:
+    """Folder of a session that is named by its folder, or as `locate` takes it. Raises WorkflowError for neither."""
+    folder = Path(cell)
+    if not folder.is_dir():
+        return locate(cell, testbed, results, catalog)
+    if not (folder / "plan.json").exists():
+        raise WorkflowError(f"{cell} is no session's folder; those end in /s0, /s1 and so on")
+    return folder
+
+
 def locate(cell: str, testbed: str, results: Path, catalog: Catalog) -> Path:
     """Folder of the session meant by `suite/row[/workload[/s<k>]]`. Raises CatalogError for unknown names."""
     suite, _, rest = cell.strip("/").partition("/")

@@ -7,8 +7,8 @@ from reports.tables.table import Table
 
 
 def micro_table(material: Material) -> Table:
-    """One row a session of the micro suite."""
-    rows = []
+    """One row a session of the micro suite, then those rows of it that cannot run here."""
+    rows: list[dict[str, object]] = []
     for session in material.results.sessions:
         if session.cell.suite != "micro":
             continue
@@ -30,6 +30,13 @@ def micro_table(material: Material) -> Table:
                 "reason": session.reason,
             }
         )
+    if rows:
+        measured = {row["row"] for row in rows}
+        rows += [
+            {"row": row, "verdict": state, "reason": why}
+            for name, (state, why) in material.results.impossible.items()
+            if (row := name.removeprefix("micro/")) != name and row not in measured
+        ]
     return Table(
         name="micro",
         title="Kernels alone",

@@ -110,6 +110,14 @@ def test_why_tells_a_damaged_session_from_one_that_was_not_measured(tmp_path: Pa
     assert "is not a plan of this version" in housekeeping.why(folder, load_catalog())[0]
 
 
+def test_why_refuses_a_folder_that_is_no_session(tmp_path: Path, plan: Plan) -> None:
+    folder = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
+    assert housekeeping.session_folder(str(folder), "cpu", tmp_path, load_catalog()) == folder
+    assert housekeeping.session_folder("decode/baseline", "cpu", tmp_path, load_catalog()) == folder
+    with pytest.raises(WorkflowError, match="is no session's folder; those end in /s0"):
+        housekeeping.session_folder(str(folder.parent), "cpu", tmp_path, load_catalog())
+
+
 def test_results_of_rows_that_are_gone_are_orphans(tmp_path: Path, plan: Plan) -> None:
     kept = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
     gone = session(tmp_path / "cpu/decode/gone/sp99_9/s0", plan)

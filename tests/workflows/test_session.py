@@ -174,7 +174,7 @@ def test_a_full_disk_has_its_own_name_and_the_way_out(tmp_path: Path) -> None:
     run = Run(tmp_path, scripted_plan({"die_after_s": 1.0, "say": full}, client={"seconds": 60}))
     assert run.wait() == 1
     assert run.status["kind"] == "disk_full"
-    assert "free some space, a session needs 256 MiB, and run the same command again" in run.status["reason"]
+    assert "free some space, a session needs 256 MiB, and measure this one again" in run.status["reason"]
 
 
 def test_a_log_on_a_full_disk_silences_nobody(tmp_path: Path) -> None:

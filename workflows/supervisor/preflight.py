@@ -39,8 +39,8 @@ def disk_full(what: str) -> SessionError:
     """The error of a session for which the disk had no room."""
     return SessionError(
         "disk_full",
-        f"the disk is full ({what}); free some space, a session needs {NEEDED_DISK_BYTES >> 20} MiB, and run the same "
-        "command again: what was measured before is kept",
+        f"the disk is full ({what}); free some space, a session needs {NEEDED_DISK_BYTES >> 20} MiB, and measure "
+        "this one again: what was measured before is kept",
     )
 
 
