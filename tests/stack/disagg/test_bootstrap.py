@@ -1,3 +1,4 @@
+import errno
 import http.client
 import json
 import queue
@@ -76,6 +77,29 @@ def test_a_name_that_cannot_be_resolved_is_given_up_soon():
     start = time.monotonic()
     assert "the name cannot be resolved" in look_up(80, timeout_s=120.0, host="no-such-host.invalid")
     assert time.monotonic() - start < 60  # the system's resolver may take its time
+
+
+@pytest.mark.parametrize(
+    ("error", "tries_again"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), True),
+    ],
+    ids=["unknown name", "no answer of the name server", "no route"],
+)
+def test_a_host_that_cannot_be_reached_is_given_up_long_before_the_timeout(monkeypatch, error, tries_again):
+    tries = []
+
+    def fail(*arguments):
+        tries.append(arguments)
+        raise error
+
+    monkeypatch.setattr("socket.create_connection", fail)
+    start = time.monotonic()
+    assert error.strerror in look_up(80, timeout_s=120.0, refused_s=0.3)
+    assert time.monotonic() - start < 30
+    assert (len(tries) > 1) == tries_again
 
 
 @pytest.mark.parametrize(
