@@ -43,9 +43,9 @@ def test_long_and_short_score_rows_take_turns():
     for columns in (STAGED, 512, STAGED):
         scores = torch.randn(2, columns, device="cuda")
         position = torch.tensor([4 * columns - 1] * 2, dtype=torch.int32, device="cuda")
-        table = torch.arange(4 * columns // 256, dtype=torch.int32, device="cuda")[None]
+        table = torch.arange(4 * columns // 256, dtype=torch.int32, device="cuda").expand(2, -1)
         slot, request = (
-            torch.zeros(1, dtype=torch.int32, device="cuda"),
+            torch.ones(1, dtype=torch.int32, device="cuda"),
             torch.zeros(2, dtype=torch.int32, device="cuda"),
         )
         out = torch.full((2, 320), -7, dtype=torch.int32, device="cuda")
