@@ -16,20 +16,20 @@ from typing import Any
 
 from workflows.catalog import load_catalog, nearest
 from workflows.errors import SessionError, WorkflowError
+from workflows.supervisor import given
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def ensure_model(facts: dict[str, Any]) -> None:
     """Build the model of a plan if it is not there. Raises SessionError with the command that failed."""
-    path = ROOT / facts["path"]
+    path = ROOT / given.fill(facts["path"])
     if (path / "config.json").is_file():
         return
     if facts["path"].startswith("$"):
         raise SessionError(
             "no_model",
-            f"the {facts['name']} weights are yours to give: write their folder into {facts['path'][1:]} of the "
-            "scripts that np1d plan --commands prints",
+            f"the {facts['name']} weights ({facts['what']}) are yours to give: set {facts['path'][1:]} to their folder",
         )
     if not facts["build"]:
         raise SessionError(

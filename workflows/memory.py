@@ -39,8 +39,11 @@ def memory_text(configuration: dict[str, Any], model: dict[str, Any], device_byt
 
 
 def configuration_of(process: ProcessPlan) -> dict[str, Any]:
-    """The configuration file of an instance of our own engine."""
-    return dict(process.files[f"{process.name}.json"])
+    """The configuration file of an instance of our own engine. Raises WorkflowError for another engine's."""
+    name = f"{process.name}.json"
+    if name not in process.files:
+        raise WorkflowError("the memory of the published engine is its own to plan; --engine stack plans ours")
+    return dict(process.files[name])
 
 
 def generating_instance(processes: Iterable[ProcessPlan]) -> ProcessPlan:

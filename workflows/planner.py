@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from workflows.bench import plan_bench
 from workflows.catalog import HALVES, Catalog, load_catalog, nearest
-from workflows.engines import router, stack
+from workflows.engines import router, sglang_session, stack
 from workflows.errors import CatalogError, NotApplicableError
 from workflows.identity import MEASURE_VERSION
 from workflows.memory import configuration_of, generating_instance, memory_plan
@@ -174,6 +174,8 @@ class _Planner:
 
     def _processes(self) -> tuple[ProcessPlan, ...]:
         suite, per = self._entry.suite, self._testbed.gpus_per_instance
+        if self._resolution.engine == "sglang":
+            return sglang_session.session_processes(self._catalog, self._entry.name)
         if self._is_decode_alone:
             settings = {**self._settings["decode"], "synthetic_admission": True}
             return (stack.instance("d0", "decode", settings, tuple(range(per))),)

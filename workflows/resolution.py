@@ -79,7 +79,7 @@ def _verdict(
             return "not_built", reason
         if reason := _idle(catalog, entry, testbed, effective) or _twin(catalog, entry, testbed, effective):
             return "not_applicable", reason
-    if engine == "sglang" or testbed.placement in ("two_nodes", "published_script"):
+    if testbed.placement in ("two_nodes", "published_script"):
         return "script_only", "np1d plan --commands prints the scripts for its hosts"
     return "runnable", ""
 

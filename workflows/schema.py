@@ -168,7 +168,7 @@ class Model(Strict):
     what: str
     weights: Literal["checkpoint", "random"]
     path: str
-    """Folder under the repository, or `$NAME` for a variable of the rendered scripts, which the user sets."""
+    """Folder under the repository, or `$NAME` for a variable that the user sets, or fills in in a rendered script."""
     draft_path: str = ""
     weights_label: Literal["checkpoint", "random"]
     """What a result says of them: `random` for anything that was never trained."""
@@ -334,8 +334,10 @@ class Engine(Strict):
     lock: str
     """Its lock in `envs/`, or how it is installed."""
     builds: dict[str, str] = {}
-    install: tuple[str, ...] = ()
-    """Commands that install it, shown by `np1d plan --commands`."""
+    environments: dict[str, str] = {}
+    """By build, the variable that says where its environment is: `np1d run` needs it, and the user sets it."""
+    install: dict[str, tuple[str, ...]] = {}
+    """By build, the commands that make its environment, shown by `np1d plan --commands`."""
 
 
 class GateMetric(Strict):

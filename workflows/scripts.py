@@ -6,7 +6,7 @@ Nothing in a script comes from this machine.
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -56,7 +56,9 @@ def render(row: str, workload: str, testbed_id: str, engine: str, hosts: Sequenc
         plan = plan_session(row, chosen, testbed_id=testbed_id, engine=engine, catalog=catalog)
         return [Script("host_a.sh", _own_engine(plan))]
     commands = h200_commands(catalog, entry.name, chosen, hosts=testbed.hosts)
-    return _h200(commands, testbed.hosts, hosts, placement, f"{entry.name} {chosen}")
+    about = [f"{entry.name} {chosen}: the processes of one host. What begins with /path/to is yours to fill in.",
+             *_environments(catalog, commands)]  # fmt: skip
+    return _h200(commands, testbed.hosts, hosts, placement, about)
 
 
 def emit(scripts: Sequence[Script], folder: Path | None, console: Console) -> None:
@@ -79,8 +81,17 @@ def quote(word: str) -> str:
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
+def _environments(catalog: Catalog, commands: Sequence[Command]) -> Iterator[str]:
+    """How each engine's environment that these commands need is made, once, on every host."""
+    engine = catalog.engines["sglang"]
+    for build, variable in engine.environments.items():
+        if any(command.environment == variable for command in commands):
+            yield f"{variable} is the environment of {engine.builds[build]}; without it PATH decides. Made once by:"
+            yield from (f"  {line}" for line in engine.install[build])
+
+
 def _h200(
-    commands: Sequence[Command], num_hosts: int, hosts: Sequence[str], placement: str, title: str
+    commands: Sequence[Command], num_hosts: int, hosts: Sequence[str], placement: str, about: Sequence[str]
 ) -> list[Script]:
     addresses = list(hosts) or list(EXAMPLE_HOSTS[:num_hosts])
     if len(addresses) != num_hosts:
@@ -88,17 +99,14 @@ def _h200(
     names = [f"host_{'ab'[index]}.sh" for index in range(num_hosts)]
     nodes = {f"NODE_{'AB'[index]}": address for index, address in enumerate(addresses)} if num_hosts > 1 else {}
     scripts = [
-        Script(name, _host_script([c for c in commands if c.host == index], nodes, title))
+        Script(name, _host_script([c for c in commands if c.host == index], nodes, about))
         for index, name in enumerate(names)
     ]
     return [*scripts, Script("launch.sh", _launcher(names, addresses, placement))] if num_hosts > 1 else scripts
 
 
-def _host_script(commands: Sequence[Command], nodes: dict[str, str], title: str) -> str:
-    lines = [
-        "#!/usr/bin/env bash",
-        f"# {title}: the processes of one host. What begins with /path/to is yours to fill in.",
-    ]
+def _host_script(commands: Sequence[Command], nodes: dict[str, str], about: Sequence[str]) -> str:
+    lines = ["#!/usr/bin/env bash", *(f"# {line}" for line in about)]
     lines += ["set -euo pipefail", "mkdir -p logs"]
     lines += [f'export {key}="${{{key}:-{value}}}"' for key, value in nodes.items()]
     lines += [STOP_ALL, ""]
@@ -119,6 +127,9 @@ def _host_script(commands: Sequence[Command], nodes: dict[str, str], title: str)
 
 def _subshell(command: Command, *, background: bool) -> str:
     body = [f"unset {name}" for name in command.unset]
+    if command.environment:
+        name = command.environment.removeprefix("$")
+        body.append(f'export PATH="${{{name}:+${name}/bin:}}$PATH"')
     body += [f"export {key}={quote(value)}" for key, value in command.env.items()]
     words = " ".join(quote(word) for word in command.argv)
     redirect = f" > logs/{command.name}.log 2>&1" if background else f" | tee logs/{command.name}.log"

@@ -66,7 +66,7 @@ def parse(wheel: Path, commands: list[list[str]]) -> list[dict[str, object]]:
 def h200_launches(catalog: Catalog) -> Iterator[tuple[str, Command]]:
     for entry in catalog.rows.values():
         for testbed in ("h200x8", "h200x16"):
-            if resolve(catalog, entry, testbed).status == "script_only":
+            if resolve(catalog, entry, testbed).status in ("runnable", "script_only"):
                 for command in h200_commands(
                     catalog, entry.name, entry.workloads[0], hosts=catalog.testbed(testbed).hosts
                 ):

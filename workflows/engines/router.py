@@ -12,15 +12,23 @@ from typing import Literal
 from workflows.plan import ProcessPlan, Ready
 
 
-def router_process(kind: Literal["mini_lb", "rust"], prefill: Sequence[str], decode: Sequence[str]) -> ProcessPlan:
-    """The router before the named instances. The bootstrap port of a prefill instance is its API's port."""
+def router_process(
+    kind: Literal["mini_lb", "rust"],
+    prefill: Sequence[str],
+    decode: Sequence[str],
+    *,
+    has_bootstrap_ports: bool = False,
+) -> ProcessPlan:
+    """The router before the named instances. The bootstrap port of a prefill instance is its API's port, or one of its
+    own, `NAME_bootstrap`."""
+    end = "_bootstrap" if has_bootstrap_ports else ""
     command = ["{python}", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
     if kind == "mini_lb":
         command.append("--mini-lb")
     else:
         command += ["--policy", "round_robin", "--disable-circuit-breaker", "--disable-retries"]
     for name in prefill:
-        command += ["--prefill", f"http://127.0.0.1:{{port:{name}}}", f"{{port:{name}}}"]
+        command += ["--prefill", f"http://127.0.0.1:{{port:{name}}}", f"{{port:{name}{end}}}"]
     for name in decode:
         command += ["--decode", f"http://127.0.0.1:{{port:{name}}}"]
     command += ["--host", "127.0.0.1", "--port", "{port:router}"]

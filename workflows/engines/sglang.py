@@ -25,6 +25,8 @@ class Command:
     env: dict[str, str]
     unset: tuple[str, ...] = ()
     role: str = ""
+    environment: str = ""
+    """Variable of the user's folder that holds the program."""
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -61,12 +63,14 @@ def h200_commands(catalog: Catalog, name: str, workload: str, *, hosts: int) -> 
     places = router.get("placement") or _one_host_places(catalog.launches[columns["decode"]["launch"]])
     servers = [_server(catalog, columns, place, alone=hosts == 1) for place in places]
     decode_port = next(str(place["port"]) for place in places if place["role"] == "D")
-    front = _router(router, decode_port)
+    environment = servers[-1].environment
+    front = dataclasses.replace(_router(router, decode_port), environment=environment)
     published = catalog.workloads[workload]
     shape = Shape(
         published.input_len, published.output_len, published.shared_ratio, catalog.concurrency(name, workload)
     )
-    return [*servers, front, _benchmark(catalog, workload, shape, router)]
+    bench = dataclasses.replace(_benchmark(catalog, workload, shape, router), environment=environment)
+    return [*servers, front, bench]
 
 
 def _one_host_places(decode_launch: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -101,6 +105,7 @@ def _server(catalog: Catalog, columns: Mapping[str, Any], place: Mapping[str, An
         env={key: str(value) for key, value in env.items() if value is not None},
         unset=(*launch.get("shared_env_unset", ()), *part.get("env_unset", ())),
         role=half,
+        environment=catalog.engines["sglang"].environments[launch["engine_build"]],
     )
 
 

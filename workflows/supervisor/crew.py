@@ -18,7 +18,7 @@ from pathlib import Path
 from workflows.attempt import Attempt
 from workflows.errors import SessionError
 from workflows.plan import Plan, ProcessPlan
-from workflows.supervisor import host, ports, processes
+from workflows.supervisor import given, host, ports, processes
 from workflows.supervisor.devices import host_gpus, on_this_host, planned_gpus
 from workflows.supervisor.preflight import disk_full, is_disk_full
 from workflows.supervisor.readiness import look, told
@@ -131,7 +131,7 @@ class Crew:
         argument = argument.replace("{python}", sys.executable).replace("{dir}", str(self._attempt.folder.resolve()))
         for name, port in self._block.ports.items():
             argument = argument.replace(f"{{port:{name}}}", str(port))
-        return argument
+        return str(given.fill(argument))
 
     def _wait_ready(self, until: float) -> None:
         while waiting := [member for member in self._members if not member.is_ready]:
@@ -159,11 +159,11 @@ class Crew:
         for member in self._members:
             if member.plan.role != "router":
                 info = told(self._block.ports[member.plan.ports[0]], "/server_info")
-                found[member.plan.name] = {name: info[name] for name in ("plan", "impls") if info.get(name)}
+                found[member.plan.name] = {name: info[name] for name in ("plan", "impls", "version") if info.get(name)}
         return found
 
     def _measure(self, until: float) -> None:
-        write_json(self._attempt.folder / "workload.json", self._plan.client.workload)
+        write_json(self._attempt.folder / "workload.json", given.fill(self._plan.client.workload))
         self._start_sampler()
         client = self._client = self._start("client", self._plan.client.command, {})
         while client.poll() is None:

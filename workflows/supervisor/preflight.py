@@ -13,6 +13,7 @@ from workflows.data import check_data
 from workflows.errors import SessionError
 from workflows.plan import Plan
 from workflows.provenance import gpu_uuids
+from workflows.supervisor import given
 from workflows.supervisor.devices import check_there, host_gpus, planned_gpus
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,6 +27,7 @@ def check(plan: Plan, folder: Path) -> None:
     """Raises SessionError for the first thing that is missing; `folder` is where the session writes."""
     _check_packages(plan)
     _check_gpus(plan)
+    given.check(plan)
     _check_memory(plan.limits.needed_memory_gib)
     free = shutil.disk_usage(folder).free
     if free < NEEDED_DISK_BYTES:
