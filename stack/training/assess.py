@@ -36,8 +36,10 @@ _FAR = 3.0
 class Assessment:
     """The questions of one checkpoint, and what was measured so far; honest runs are made once."""
 
-    def __init__(self, checkpoint: Path, questions: Questions, retrieval: Path | None) -> None:
-        self._checkpoint, self._questions, self._retrieval = checkpoint, questions, retrieval
+    def __init__(
+        self, checkpoint: Path, questions: Questions, retrieval: Path | None, planted: Sequence[Fault] = FAULTS
+    ) -> None:
+        self._checkpoint, self._questions, self._retrieval, self._planted = checkpoint, questions, retrieval, planted
         self._tokenizer = questions.tokenizer
         self._honest: dict[str, list[Answer]] = {}
 
@@ -116,7 +118,7 @@ class Assessment:
 
     def faults(self) -> list[dict[str, Any]]:
         """Each fault's effect."""
-        return [self._fault(fault) for fault in FAULTS]
+        return [self._fault(fault) for fault in self._planted]
 
     def _fault(self, fault: Fault) -> dict[str, Any]:
         honest = self.honest(fault.shows_in)
@@ -159,6 +161,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--items", type=int, default=200, help="stories to ask")
     parser.add_argument("--shots", type=int, default=5, help="worked examples before each")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    names = [fault.name for fault in FAULTS]
+    parser.add_argument("--fault", choices=names, action="append", help="plant this one alone; may be repeated")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     try:
@@ -167,7 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
                 raise ConfigError(f"there is no {file}; python -m stack.training.assess --help says what is needed")
         tokenizer = Tokenizer.from_file(str(options.checkpoint / "tokenizer.json"))
         questions = Questions.read(options.questions, tokenizer, shots=options.shots, count=options.items)
-        assessment = Assessment(options.checkpoint, questions, options.retrieval)
+        planted = [fault for fault in FAULTS if fault.name in (options.fault or names)]
+        assessment = Assessment(options.checkpoint, questions, options.retrieval, planted)
         report: dict[str, Any] = {"shots": options.shots}
         for part in options.parts.split(","):
             if part not in PARTS:
