@@ -17,6 +17,7 @@ def test_whatever_happens_memory_is_safe_and_every_room_ends(seed):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 @settings(max_examples=20_000, deadline=None)
 @given(st.integers(0, 2**32))
 def test_whatever_happens_in_a_long_night_memory_is_safe_and_every_room_ends(seed):
