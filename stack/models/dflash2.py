@@ -7,7 +7,7 @@
 Static shapes, no waiting for the device: both can be captured. Embedding and head are the target's.
 
 B requests, W rows of a block, E = W - 1 drafted slots, T rows of features, F features, H query heads, G key heads,
-D head width, K candidates. Formulas: the `DFlash2DraftModel` checkpoint layout.
+D head width, N groups of channels, K candidates. Formulas: the `DFlash2DraftModel` checkpoint layout.
 """
 
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ class _Layer:
     post_norm: Tensor
     qkv: Tensor
     out: Tensor
-    q_norm: Tensor
-    k_norm: Tensor
+    head_gain_2D: Tensor
+    """The gains of the queries' norm and of the keys'."""
     gate_up: Tensor
     down: Tensor
     attention_conv: _Convolution
@@ -75,7 +75,7 @@ class DFlash2Draft:
         self._rms_norm = OPS["rms_norm"].bind(kernels.rms_norm, device)
         self._swiglu = OPS["swiglu"].bind(kernels.swiglu, device)
         block = OPS["dflash_block"].bind(kernels.dflash_block, device)
-        self._rope, self._conv = block.function("rope"), block.function("dynamic_conv")
+        self._norm_rope, self._conv = block.function("norm_rope"), block.function("dynamic_conv")
         self._attention, self._walk = block.function("block_attention"), block.function("selector_walk")
         self.impls = {op.name: op.impl for op in (self._linear, self._rms_norm, self._swiglu, block)}
         self._fc, self._hidden_norm, self._norm = (weights[f"{n}.weight"] for n in ("fc", "hidden_norm", "norm"))
@@ -119,7 +119,7 @@ class DFlash2Draft:
         """Bytes of the draft's own weights."""
         own = [self._fc, self._hidden_norm, self._norm, self._predecessor, self._successor, self._selector_projection]
         for layer in self._layers:
-            own += [layer.input_norm, layer.post_norm, layer.qkv, layer.out, layer.q_norm, layer.k_norm, layer.gate_up]
+            own += [layer.input_norm, layer.post_norm, layer.qkv, layer.out, layer.head_gain_2D, layer.gate_up]
             own += [
                 layer.down,
                 *(t for c in (layer.attention_conv, layer.mlp_conv) for t in (c.base_22C, c.projection)),
@@ -134,8 +134,7 @@ class DFlash2Draft:
         for layer in self._layers:
             kv = self._linear(context_TC, layer.qkv[g.num_heads * g.head_dim :])
             k_TGD, v_TGD = kv.view(-1, 2, g.num_kv_heads, g.head_dim).unbind(1)
-            k_TGD = self._norm_rows(k_TGD, layer.k_norm)
-            rows.append((self._rope(k_TGD, position_T, theta=g.rope_theta), v_TGD))
+            rows.append((self._turned(k_TGD, layer, position_T, num_queries=0), v_TGD))
         return rows
 
     def draft(
@@ -153,51 +152,70 @@ class DFlash2Draft:
         ids_BW = torch.full((batch, width), g.mask_token_id, device=anchor_B.device, dtype=torch.int64)
         ids_BW[:, 0] = anchor_B
         r_TC = self._embed_VC[ids_BW.view(-1)]
-        for layer, (context_k, context_v) in zip(self._layers, context.layers, strict=True):
-            r_TC = r_TC + self._attend(layer, r_TC, position_BW, context_k, context_v, context.position_BC)
+        for layer, pools in zip(self._layers, context.pools, strict=True):
+            r_TC = r_TC + self._attend(layer, r_TC, position_BW, pools, context)
             r_TC = r_TC + self._feed(layer, r_TC, batch)
         last_TC = self._norm_rows(r_TC, self._norm).view(batch, width, -1)[:, 1:].reshape(batch * (width - 1), -1)
         return self._choose(last_TC, anchor_B, temperature_B, uniform_BE)
 
     def _attend(
-        self, layer: _Layer, r_TC: Tensor, position_BW: Tensor, context_k: Tensor, context_v: Tensor, seen_BC: Tensor
+        self, layer: _Layer, r_TC: Tensor, position_BW: Tensor, pools: tuple[Tensor, Tensor], context: ContextRows
     ) -> Tensor:
         g = self.geometry
         batch, width = position_BW.shape
         a_TC = self._norm_rows(r_TC, layer.input_norm)
-        coef = self._coefficients(layer.attention_conv, a_TC, batch)
-        a_TC = self._conv(a_TC.view(batch, width, -1), coef[:, :, 0]).view(batch * width, -1)
-        heads = g.num_heads, g.num_kv_heads, g.num_kv_heads
-        q, k, v = self._linear(a_TC, layer.qkv).split([n * g.head_dim for n in heads], dim=-1)
-        q_THD = self._norm_rows(q.reshape(-1, g.num_heads, g.head_dim), layer.q_norm)
-        k_TGD = self._norm_rows(k.reshape(-1, g.num_kv_heads, g.head_dim), layer.k_norm)
-        q_THD, k_TGD = (self._rope(x, position_BW.reshape(-1), theta=g.rope_theta) for x in (q_THD, k_TGD))
+        conv, moved_BW22N = layer.attention_conv, self._moved_taps(layer.attention_conv, a_TC, batch)
+        a_TC = self._mix(a_TC, conv, moved_BW22N, side=0)
+        qkv_THD = self._linear(a_TC, layer.qkv).view(batch * width, -1, g.head_dim)
+        qk_THD, v_TGD = qkv_THD.split((g.num_heads + g.num_kv_heads, g.num_kv_heads), dim=1)
+        qk_THD = self._turned(qk_THD, layer, position_BW.reshape(-1), num_queries=g.num_heads)
+        q_BWHD, k_BWGD = qk_THD.view(batch, width, -1, g.head_dim).split((g.num_heads, g.num_kv_heads), dim=2)
         out = self._attention(
-            q_THD.view(batch, width, g.num_heads, g.head_dim),
-            k_TGD.view(batch, width, g.num_kv_heads, g.head_dim),
-            v.reshape(batch, width, g.num_kv_heads, g.head_dim),
-            context_k,
-            context_v,
-            seen_BC,
+            q_BWHD,
+            k_BWGD,
+            v_TGD.view(batch, width, g.num_kv_heads, g.head_dim),
+            *pools,
+            context.first_BC,
+            context.second_BC,
+            context.position_BC,
             position_BW,
             window=g.window,
             scale=g.head_dim**-0.5,
         )
         y_TC = self._linear(out.reshape(batch * width, -1), layer.out)
-        return self._conv(y_TC.view(batch, width, -1), coef[:, :, 1]).view(batch * width, -1)
+        return self._mix(y_TC, conv, moved_BW22N, side=1)
 
     def _feed(self, layer: _Layer, r_TC: Tensor, batch: int) -> Tensor:
         m_TC = self._norm_rows(r_TC, layer.post_norm)
-        coef = self._coefficients(layer.mlp_conv, m_TC, batch)
-        m_TC = self._conv(m_TC.view(batch, -1, m_TC.shape[-1]), coef[:, :, 0]).view(m_TC.shape)
+        conv, moved_BW22N = layer.mlp_conv, self._moved_taps(layer.mlp_conv, m_TC, batch)
+        m_TC = self._mix(m_TC, conv, moved_BW22N, side=0)
         y_TC = self._linear(self._swiglu(self._linear(m_TC, layer.gate_up), limit=None), layer.down)
-        return self._conv(y_TC.view(batch, -1, y_TC.shape[-1]), coef[:, :, 1]).view(y_TC.shape)
+        return self._mix(y_TC, conv, moved_BW22N, side=1)
 
-    def _coefficients(self, conv: _Convolution, n_TC: Tensor, batch: int) -> Tensor:
-        """[B, W, side, tap, C]: the base kernel plus what the sub-layer's input adds, per group of channels."""
-        channels = n_TC.shape[-1]
-        dynamic = self._linear(n_TC, conv.projection).view(batch, -1, 2, 2, channels // self.geometry.conv_group_size)
-        return conv.base_22C.float() + dynamic.float().repeat_interleave(self.geometry.conv_group_size, dim=-1)
+    def _moved_taps(self, conv: _Convolution, n_TC: Tensor, batch: int) -> Tensor:
+        """[B, W, side, tap, group]: what the sub-layer's input adds to the base kernels, per group of channels."""
+        groups = n_TC.shape[-1] // self.geometry.conv_group_size
+        moved: Tensor = self._linear(n_TC, conv.projection).view(batch, -1, 2, 2, groups)
+        return moved
+
+    def _mix(self, y_TC: Tensor, conv: _Convolution, moved_BW22N: Tensor, *, side: int) -> Tensor:
+        """The convolution before (side 0) or behind (side 1) a sub-layer."""
+        y_BWC = y_TC.view(*moved_BW22N.shape[:2], -1)
+        mixed: Tensor = self._conv(y_BWC, conv.base_22C[side], moved_BW22N[:, :, side])
+        return mixed.view(y_TC.shape)
+
+    def _turned(self, x_THD: Tensor, layer: _Layer, position_T: Tensor, *, num_queries: int) -> Tensor:
+        """Heads normed and rotated to their positions, queries first."""
+        turned: Tensor = self._norm_rope(
+            x_THD,
+            layer.head_gain_2D,
+            position_T,
+            num_queries=num_queries,
+            eps=self.geometry.rms_norm_eps,
+            theta=self.geometry.rope_theta,
+            norm=self._rms_norm,
+        )
+        return turned
 
     def _choose(self, last_TC: Tensor, anchor_B: Tensor, temperature_B: Tensor, uniform_BE: Tensor) -> Drafts:
         batch, drafts = uniform_BE.shape
@@ -266,8 +284,7 @@ def _layer(weights: dict[str, Tensor], prefix: str) -> _Layer:
         post_norm=of("post_attention_layernorm.weight"),
         qkv=torch.cat([of(f"self_attn.{part}_proj.weight") for part in "qkv"]),
         out=of("self_attn.o_proj.weight"),
-        q_norm=of("self_attn.q_norm.weight"),
-        k_norm=of("self_attn.k_norm.weight"),
+        head_gain_2D=torch.stack([of("self_attn.q_norm.weight"), of("self_attn.k_norm.weight")]),
         gate_up=torch.cat([of("mlp.gate_proj.weight"), of("mlp.up_proj.weight")]),
         down=of("mlp.down_proj.weight"),
         attention_conv=conv("attention_conv"),

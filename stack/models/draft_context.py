@@ -18,32 +18,37 @@ from stack.core.memory import DraftLayer
 
 @dataclass(frozen=True, slots=True)
 class ContextRows:
-    """The context that each request's block sees: K and V of every layer, and the position of each row (-1: none)."""
+    """The context that each request's block sees: where its rows lie, and the position of each (-1: none).
 
-    layers: list[tuple[Tensor, Tensor]]
+    Row c of request b is `pool[first_BC[b, c], second_BC[b, c]]` in the pools of K and V of every layer.
+    """
+
+    pools: list[tuple[Tensor, Tensor]]
+    first_BC: Tensor
+    second_BC: Tensor
     position_BC: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """Reads and writes the context rows of all draft layers."""
+    """Finds and writes the context rows of all draft layers."""
 
     layers: tuple[DraftLayer, ...]
     window: int
     kind: Literal["ring", "full"]
 
     def read(self, slot_B: Tensor, length_B: Tensor, page_table_SP: Tensor) -> ContextRows:
-        """The last `window` committed rows of each request; `length_B` tokens are committed."""
+        """Where the last `window` committed rows of each request lie; `length_B` tokens are committed."""
         step_C = torch.arange(self.window, device=length_B.device, dtype=length_B.dtype)
         if self.kind == "ring":
             newest_B1 = length_B[:, None] - 1
             position_BC = newest_B1 - torch.remainder(newest_B1 - step_C, self.window)
-            rows = [(layer.k[slot_B.long()], layer.v[slot_B.long()]) for layer in self.layers]
+            first_BC, second_BC = slot_B.long()[:, None].expand_as(position_BC), step_C.long().expand_as(position_BC)
         else:
             position_BC = length_B[:, None] - self.window + step_C
-            page_BC, offset_BC = self._in_pages(slot_B[:, None], position_BC.clamp(min=0), page_table_SP)
-            rows = [(layer.k[page_BC, offset_BC], layer.v[page_BC, offset_BC]) for layer in self.layers]
-        return ContextRows(rows, torch.where(position_BC >= 0, position_BC, -1))
+            first_BC, second_BC = self._in_pages(slot_B[:, None], position_BC.clamp(min=0), page_table_SP)
+        pools = [(layer.k, layer.v) for layer in self.layers]
+        return ContextRows(pools, first_BC, second_BC, torch.where(position_BC >= 0, position_BC, -1))
 
     def write(
         self,

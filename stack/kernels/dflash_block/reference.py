@@ -1,29 +1,43 @@
 """DFlash2's pieces, one request and one row at a time: the judge. Knows the formulas of the contract alone."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 
-def rope(x_THD: Tensor, position_T: Tensor, *, theta: float) -> Tensor:
-    """Rotate each pair (i, i + D/2) of every head by its angle."""
-    half = x_THD.shape[-1] // 2
-    out = torch.empty_like(x_THD, dtype=torch.float32)
-    for t in range(x_THD.shape[0]):
+def norm_rope(
+    x_THD: Tensor,
+    gain_2D: Tensor,
+    position_T: Tensor,
+    *,
+    num_queries: int,
+    eps: float,
+    theta: float,
+    norm: Callable[..., Tensor],
+) -> Tensor:
+    """Normalise each head by its gain, then rotate each pair (i, i + D/2) by its angle. Leaves `norm` alone."""
+    half, out = x_THD.shape[-1] // 2, torch.empty_like(x_THD, dtype=torch.float32)
+    for h in range(x_THD.shape[1]):
+        gain = gain_2D[0 if h < num_queries else 1].double()
+        x = x_THD[:, h].double()
+        x = (gain * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()).to(x_THD.dtype).double()
         for i in range(half):
-            angle = position_T[t].double() * theta ** (-i / half)
-            a, b = x_THD[t, :, i].double(), x_THD[t, :, i + half].double()
-            out[t, :, i] = a * torch.cos(angle) - b * torch.sin(angle)
-            out[t, :, i + half] = b * torch.cos(angle) + a * torch.sin(angle)
+            angle = position_T.double() * theta ** (-i / half)
+            a, b = x[:, i], x[:, i + half]
+            out[:, h, i] = a * torch.cos(angle) - b * torch.sin(angle)
+            out[:, h, i + half] = b * torch.cos(angle) + a * torch.sin(angle)
     return out.to(x_THD.dtype)
 
 
-def dynamic_conv(y_BWC: Tensor, coef_BW2C: Tensor) -> Tensor:
+def dynamic_conv(y_BWC: Tensor, base_2C: Tensor, dynamic_BW2N: Tensor) -> Tensor:
     """Two taps along the block."""
-    out = torch.empty_like(y_BWC, dtype=torch.float32)
+    out, size = torch.empty_like(y_BWC, dtype=torch.float32), y_BWC.shape[-1] // dynamic_BW2N.shape[-1]
     for t in range(y_BWC.shape[1]):
-        out[:, t] = coef_BW2C[:, t, 0].float() * y_BWC[:, t].float()
+        tap = base_2C.float() + dynamic_BW2N[:, t].float().repeat_interleave(size, dim=-1)
+        out[:, t] = tap[:, 0] * y_BWC[:, t].float()
         if t > 0:
-            out[:, t] += coef_BW2C[:, t, 1].float() * y_BWC[:, t - 1].float()
+            out[:, t] += tap[:, 1] * y_BWC[:, t - 1].float()
     return out.to(y_BWC.dtype)
 
 
@@ -31,8 +45,10 @@ def block_attention(
     q_BWHD: Tensor,
     k_BWGD: Tensor,
     v_BWGD: Tensor,
-    context_k_BCGD: Tensor,
-    context_v_BCGD: Tensor,
+    pool_k_SPGD: Tensor,
+    pool_v_SPGD: Tensor,
+    first_BC: Tensor,
+    second_BC: Tensor,
     context_position_BC: Tensor,
     position_BW: Tensor,
     *,
@@ -48,8 +64,8 @@ def block_attention(
             seen = (context_position_BC[b] >= 0) & (context_position_BC[b] >= oldest)
             for h in range(q_BWHD.shape[2]):
                 g = h // group
-                keys = torch.cat([context_k_BCGD[b, seen, g], k_BWGD[b, :, g]]).float()
-                values = torch.cat([context_v_BCGD[b, seen, g], v_BWGD[b, :, g]]).float()
+                keys = torch.cat([pool_k_SPGD[first_BC[b, seen], second_BC[b, seen], g], k_BWGD[b, :, g]]).float()
+                values = torch.cat([pool_v_SPGD[first_BC[b, seen], second_BC[b, seen], g], v_BWGD[b, :, g]]).float()
                 p = torch.softmax(keys @ q_BWHD[b, w, h].float() * scale, dim=0)
                 out[b, w, h] = (p @ values).to(out.dtype)
     return out

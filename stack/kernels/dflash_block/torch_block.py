@@ -3,11 +3,33 @@
 A row's result depends on its own request alone: attention is one fixed-shape product per request.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 
-def rope(x_THD: Tensor, position_T: Tensor, *, theta: float) -> Tensor:
+def norm_rope(
+    x_THD: Tensor,
+    gain_2D: Tensor,
+    position_T: Tensor,
+    *,
+    num_queries: int,
+    eps: float,
+    theta: float,
+    norm: Callable[..., Tensor],
+) -> Tensor:
+    """Normalise the heads by kind, then rotate all of them."""
+    kinds = x_THD.split((num_queries, x_THD.shape[1] - num_queries), dim=1)
+    normed = [
+        norm(heads.reshape(-1, heads.shape[-1]), gain, eps=eps).view(heads.shape)
+        for heads, gain in zip(kinds, gain_2D, strict=True)
+        if heads.shape[1]
+    ]
+    return _rotated(torch.cat(normed, dim=1), position_T, theta)
+
+
+def _rotated(x_THD: Tensor, position_T: Tensor, theta: float) -> Tensor:
     """Rotate each pair (i, i + D/2) of every head by its angle."""
     half = x_THD.shape[-1] // 2
     exponent = torch.arange(half, device=x_THD.device, dtype=torch.float32) / half
@@ -17,11 +39,12 @@ def rope(x_THD: Tensor, position_T: Tensor, *, theta: float) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x_THD.dtype)
 
 
-def dynamic_conv(y_BWC: Tensor, coef_BW2C: Tensor) -> Tensor:
+def dynamic_conv(y_BWC: Tensor, base_2C: Tensor, dynamic_BW2N: Tensor) -> Tensor:
     """Two taps along the block."""
-    y, coef = y_BWC.float(), coef_BW2C.float()
-    out = coef[:, :, 0] * y
-    out[:, 1:] += coef[:, 1:, 1] * y[:, :-1]
+    y, size = y_BWC.float(), y_BWC.shape[-1] // dynamic_BW2N.shape[-1]
+    tap = base_2C.float() + dynamic_BW2N.float().repeat_interleave(size, dim=-1)
+    out = tap[:, :, 0] * y
+    out[:, 1:] += tap[:, 1:, 1] * y[:, :-1]
     return out.to(y_BWC.dtype)
 
 
@@ -29,8 +52,10 @@ def block_attention(
     q_BWHD: Tensor,
     k_BWGD: Tensor,
     v_BWGD: Tensor,
-    context_k_BCGD: Tensor,
-    context_v_BCGD: Tensor,
+    pool_k_SPGD: Tensor,
+    pool_v_SPGD: Tensor,
+    first_BC: Tensor,
+    second_BC: Tensor,
     context_position_BC: Tensor,
     position_BW: Tensor,
     *,
@@ -40,8 +65,8 @@ def block_attention(
     """Attention of each row over its visible context and its whole block."""
     batch, width, heads, dim = q_BWHD.shape
     num_kv = k_BWGD.shape[2]
-    keys = torch.cat([context_k_BCGD, k_BWGD], dim=1).float().transpose(1, 2)
-    values = torch.cat([context_v_BCGD, v_BWGD], dim=1).float().transpose(1, 2)
+    keys = torch.cat([pool_k_SPGD[first_BC, second_BC], k_BWGD], dim=1).float().transpose(1, 2)
+    values = torch.cat([pool_v_SPGD[first_BC, second_BC], v_BWGD], dim=1).float().transpose(1, 2)
     q = q_BWHD.float().view(batch, width, num_kv, heads // num_kv, dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
     score = torch.matmul(q, keys.transpose(2, 3)) * scale
     oldest = position_BW[:, :, None] - (window - 1)

@@ -220,6 +220,28 @@ def test_boundary(compiled: list[str], name: str, width: int) -> None:
     assert "mhc_write_back" in compiled
 
 
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+def test_draft_blocks(compiled: list[str], dtype: torch.dtype) -> None:
+    """The quarter draft's sizes, and the tiny one's in FP32; pages that lie apart, and the ring's broadcast indices."""
+    heads, dim, context = (8, 128, 2048) if dtype == BF16 else (4, 16, 24)
+    module, qk = OPS["dflash_block"].module("triton_block"), heads + heads // 4
+    rows = torch.zeros(3, 8, heads + heads // 2, dim, dtype=dtype)
+    q, k, v = rows.split((heads, heads // 4, heads // 4), dim=2)
+    pool = torch.zeros(5, 64 * heads // 4 * dim + 64, dtype=dtype)[:, :-64].unflatten(1, (64, heads // 4, dim))
+    place = torch.zeros(3, context, dtype=torch.int64)
+    for first in (place, place[:, :1].expand(3, context)):
+        module.block_attention(q, k, v, pool, pool, first, place, ints(3, context), ints(3, 8), window=context, scale=1)
+    options = {"num_queries": heads, "eps": 1e-5, "theta": 10000.0, "norm": None}
+    module.norm_rope(rows.flatten(0, 1)[:, :qk], torch.zeros(2, dim, dtype=dtype), ints(24), **options)
+    taps = torch.zeros(3, 8, 2, 2, 256, dtype=dtype)[:, :, 1]
+    module.dynamic_conv(torch.zeros(3, 8, 4096, dtype=dtype), torch.zeros(2, 4096, dtype=dtype), taps)
+    codebook = torch.zeros(64, 256, dtype=dtype)
+    drawn = torch.zeros(3, 7, 16), torch.zeros(3, 7, 16, dtype=torch.int64), torch.zeros(3, 7, 256, dtype=dtype)
+    anchor = torch.zeros(3, 8, dtype=torch.int64)[:, 0]
+    module.selector_walk(*drawn, codebook, codebook, anchor, torch.zeros(3), torch.zeros(3, 7))
+    assert compiled == ["_attend", "_merge", "_attend", "_merge", "_turn", "_convolve", "_walk"]
+
+
 def test_sampling(compiled: list[str]) -> None:
     reals, ids = torch.zeros(3), torch.zeros(3, dtype=torch.int64)
     module = OPS["sample"].module("cuda_search")

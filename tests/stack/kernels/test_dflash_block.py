@@ -1,77 +1,39 @@
-"""The DFlash2 pieces over batches equal their one-row references."""
+"""What the DFlash2 pieces promise beyond their cases: turns by position, no look ahead of a block, no neighbours."""
 
 import pytest
 import torch
 
-from stack.kernels.dflash_block import reference, torch_block
+from stack.kernels.cases import Draw
+from stack.kernels.dflash_block import torch_block
+from stack.kernels.dflash_block.cases import CASES
+from stack.kernels.rms_norm.torch_rows import rms_norm
 
-B, W, C, H, G, D = 3, 8, 24, 4, 2, 16
-
-
-@pytest.fixture
-def draw():
-    return torch.Generator().manual_seed(17)
+ATTENTION = [case for case in CASES if case.function == "block_attention"]
 
 
-def test_rope_turns_pairs_by_position(draw):
-    x, position = torch.randn(5, H, D, generator=draw), torch.tensor([0, 1, 7, 63, 4001])
-    got = torch_block.rope(x, position, theta=10000.0)
-    torch.testing.assert_close(got, reference.rope(x, position, theta=10000.0), atol=2e-3, rtol=1e-4)
-    torch.testing.assert_close(got[0], x[0])
-    torch.testing.assert_close(got.norm(dim=-1), x.norm(dim=-1))
+def test_rotation_keeps_lengths_and_leaves_position_0_alone():
+    x, gain = torch.randn(4, 3, 16, generator=torch.Generator().manual_seed(17)), torch.ones(2, 16)
+    position = torch.tensor([0, 1, 63, 4001])
+    got = torch_block.norm_rope(x, gain, position, num_queries=2, eps=0.0, theta=10000.0, norm=rms_norm)
+    torch.testing.assert_close(got[0], x[0] / x[0].square().mean(-1, keepdim=True).sqrt())
+    torch.testing.assert_close(got.square().mean(-1), torch.ones(4, 3))
 
 
-def test_dynamic_conv_never_looks_before_its_block(draw):
-    y, coef = torch.randn(B, W, 32, generator=draw), torch.randn(B, W, 2, 32, generator=draw)
-    torch.testing.assert_close(torch_block.dynamic_conv(y, coef), reference.dynamic_conv(y, coef))
-    coef[:, 0, 1] = float("nan")
-    assert torch.isfinite(torch_block.dynamic_conv(y, coef)).all()
+@pytest.mark.parametrize("case", ATTENTION, ids=lambda case: case.name)
+def test_a_requests_block_does_not_depend_on_its_neighbours(case):
+    call = case.build(Draw("cpu", torch.float32))
+    together = torch_block.block_attention(*call.args, **call.kwargs)
+    assert torch.isfinite(together).all(), "what no row sees is NaN"
+    for b in range(together.shape[0]):
+        of_b = [x if i in (3, 4) else x[b : b + 1] for i, x in enumerate(call.args)]
+        assert torch.equal(torch_block.block_attention(*of_b, **call.kwargs)[0], together[b])
 
 
-@pytest.mark.parametrize("committed", [0, 3, 24, 100])
-def test_block_attention_sees_its_window_and_its_block(draw, committed):
-    q = torch.randn(B, W, H, D, generator=draw)
-    k, v = torch.randn(2, B, W, G, D, generator=draw)
-    ck, cv = torch.randn(2, B, C, G, D, generator=draw)
-    position = committed - C + torch.arange(C)
-    position = torch.where(position >= 0, position, -1).expand(B, C)
-    ck[position < 0] = float("nan")
-    cv[position < 0] = float("nan")
-    rows = committed + torch.arange(W).expand(B, W)
-    arguments = (q, k, v, ck, cv, position, rows)
-    got = torch_block.block_attention(*arguments, window=C, scale=D**-0.5)
-    torch.testing.assert_close(got, reference.block_attention(*arguments, window=C, scale=D**-0.5))
-
-
-def test_a_requests_block_does_not_depend_on_its_neighbours(draw):
-    q = torch.randn(B, W, H, D, generator=draw)
-    k, v = torch.randn(2, B, W, G, D, generator=draw)
-    ck, cv = torch.randn(2, B, C, G, D, generator=draw)
-    position, rows = torch.arange(C).expand(B, C), C + torch.arange(W).expand(B, W)
-    together = torch_block.block_attention(q, k, v, ck, cv, position, rows, window=C, scale=1.0)
-    for b in range(B):
-        one = slice(b, b + 1)
-        alone = torch_block.block_attention(
-            q[one], k[one], v[one], ck[one], cv[one], position[one], rows[one], window=C, scale=1.0
-        )
-        assert torch.equal(alone[0], together[b])
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_selector_walk_follows_its_own_choices(draw, temperature):
-    vocab, rank, top = 50, 6, 5
-    unary = torch.randn(B, W - 1, top, generator=draw).sort(dim=-1, descending=True).values
-    ids = torch.stack([torch.randperm(vocab, generator=draw)[:top] for _ in range(B * (W - 1))]).view(B, W - 1, top)
-    arguments = (
-        unary,
-        ids,
-        torch.randn(B, W - 1, rank, generator=draw),
-        *torch.randn(2, vocab, rank, generator=draw),
-        torch.tensor([3, 9, 11]),
-        torch.full((B,), temperature),
-        torch.rand(B, W - 1, generator=draw),
-    )
-    got, want = torch_block.selector_walk(*arguments), reference.selector_walk(*arguments)
-    assert torch.equal(got[0], want[0])
-    torch.testing.assert_close(got[1], want[1])
-    torch.testing.assert_close(got[1].sum(dim=-1), torch.ones(B, W - 1))
+def test_a_walk_follows_its_own_choices():
+    greedy = next(case for case in CASES if case.name == "greedy").build(Draw("cpu", torch.float32)).args
+    unary, ids, z, predecessor, successor, anchor, *_ = greedy
+    token, q = torch_block.selector_walk(*greedy)
+    previous = torch.cat((anchor[:, None], token[:, :-1]), dim=1)
+    score = unary + torch.einsum("ber,bekr->bek", predecessor[previous] * z, successor[ids])
+    assert torch.equal(token, ids.gather(2, score.argmax(-1, keepdim=True))[..., 0])
+    assert torch.equal(q.argmax(-1), score.argmax(-1)) and torch.equal(q.sum(-1), torch.ones_like(q[..., 0]))

@@ -59,13 +59,13 @@ def far_call(call: Call, pools: tuple[int, ...], numbers: tuple[int, ...], place
         args[i] = moved(args[i], first)
     for i in places:
         args[i] = moved(args[i], first * page)
-    return Call(args, call.kwargs, call.outputs)
+    return Call(args, call.kwargs, call.outputs, call.function)
 
 
 def results(op: str, impl: str, call: Call) -> list[Tensor]:
     """What the call returns."""
     with torch.inference_mode():
-        return tensors(getattr(OPS[op].module(impl), op)(*call.args, **call.kwargs))
+        return tensors(getattr(OPS[op].module(impl), call.function or op)(*call.args, **call.kwargs))
 
 
 CASES: dict[str, tuple[str, tuple[str, ...], Callable[[], Call], tuple[Any, ...]]] = {
@@ -98,6 +98,14 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[], Call], tuple[Any, ...]
     "kda_commit": (
         "kda_commit", ("cuda_fold", "cuda_chunk"), lambda: inputs.kda_commit("cuda", 7, 8, 4, 2, F32),
         ((0, 1), (3,), (), 1),
+    ),
+    "draft_pages": (
+        "dflash_block", ("triton_block",), lambda: inputs.draft_attention("cuda", [1, 700, 300], 512, 64),
+        ((3, 4), (5,), (), 1),
+    ),
+    "draft_rings": (
+        "dflash_block", ("triton_block",), lambda: inputs.draft_attention("cuda", [1, 700, 300], 512, 0),
+        ((3, 4), (5,), (), 1),
     ),
 }  # fmt: skip
 

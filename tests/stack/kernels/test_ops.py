@@ -13,7 +13,7 @@ from stack.kernels.catalog import OPS
 from stack.kernels.quantized import QuantizedRows
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
-TARGET_OPS = [op for name, op in OPS.items() if name != "dflash_block"]
+ALL_OPS = list(OPS.values())
 
 
 def cases_of(op: Op) -> tuple[Case, ...]:
@@ -23,7 +23,7 @@ def cases_of(op: Op) -> tuple[Case, ...]:
 
 COMBINATIONS = [
     pytest.param(op, impl, case, dtype, id=f"{op.name}-{impl}-{case.name}-{str(dtype).removeprefix('torch.')}")
-    for op in TARGET_OPS
+    for op in ALL_OPS
     for impl in op.impls
     for case in cases_of(op)
     for dtype in case.dtypes
@@ -75,6 +75,6 @@ def assert_close(got: Tensor, want: Tensor, tolerance: float) -> None:
     assert ((got - want).abs() / scale).max().item() <= tolerance
 
 
-@pytest.mark.parametrize("op", TARGET_OPS, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
 def test_every_op_has_an_implementation_for_the_cpu(op: Op) -> None:
     assert any(op.missing(impl, "cpu") is None for impl in op.impls)

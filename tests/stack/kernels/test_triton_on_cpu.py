@@ -72,8 +72,31 @@ assert (o - want).abs().max() < 1e-4, (o - want).abs().max()
 assert (state - states).abs().max() < 1e-4
 """
 
+BLOCK = """
+from stack.kernels.cases import Draw
+from stack.kernels.dflash_block import cases, reference, triton_block
+for case in cases.CASES:
+    call = case.build(Draw("cpu", torch.float32))
+    got, want = (getattr(m, case.function)(*call.args, **call.kwargs) for m in (triton_block, reference))
+    for a, b in zip(got, want) if isinstance(got, tuple) else [(got, want)]:
+        assert a.dtype == b.dtype and (a - b).abs().max() < 1e-5, (case.name, (a - b).abs().max())
+    if case.name == "rings":
+        for b in range(2):
+            of_b = [x if i in (3, 4) else x[b : b + 1] for i, x in enumerate(call.args)]
+            assert torch.equal(triton_block.block_attention(*of_b, **call.kwargs)[0], got[b]), "neighbours count"
+        half = [x.half() if x.is_floating_point() else x for x in call.args]
+        got = triton_block.block_attention(*half, **call.kwargs)
+        want = reference.block_attention(*(x.float() if x.dtype == torch.half else x for x in half), **call.kwargs)
+        share = (got == want.half()).float().mean().item()
+        assert share > 0.99, ("rounded more than once", share)
+x = torch.randn(3, 5, 128)
+gain, options = torch.rand(2, 128), {"num_queries": 4, "eps": 1e-5, "theta": 10000.0, "norm": None}
+far = x, gain, torch.tensor([65536, 131071, 1000003])
+assert (triton_block.norm_rope(*far, **options) - reference.norm_rope(*far, **options)).abs().max() < 5e-6
+"""
 
-@pytest.mark.parametrize("check", [PARTIAL, SEGMENTS], ids=["sparse_mla", "kda_segments"])
+
+@pytest.mark.parametrize("check", [PARTIAL, SEGMENTS, BLOCK], ids=["sparse_mla", "kda_segments", "dflash_block"])
 def test_agrees_in_the_interpreter(check: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(

@@ -40,7 +40,8 @@ def test_ring_and_pages_hold_the_last_window_of_committed_rows(steps):
         found = context.read(slots, torch.tensor(length[1:]), table)
         for i, slot in enumerate((1, 2)):
             want = set(range(max(0, length[slot] - WINDOW), length[slot]))
-            seen = {int(p): found.layers[0][0][i, c] for c, p in enumerate(found.position_BC[i]) if p >= 0}
+            rows = found.pools[0][0][found.first_BC, found.second_BC]
+            seen = {int(p): rows[i, c] for c, p in enumerate(found.position_BC[i]) if p >= 0}
             assert set(seen) == want
             assert all(torch.equal(row, _row(slot, p)[0]) for p, row in seen.items())
         assert not context.layers[0].k[0].any(), "the sink stays zero"

@@ -145,13 +145,13 @@ def context_of(rows, anchor, window=128) -> ContextRows:
     first = max(anchor - window, 0)
     position = torch.full((1, window), -1, dtype=torch.int32)
     position[0, : anchor - first] = torch.arange(first, anchor)
-    layers = []
+    pools = []
     for pair in rows:
         padded = [torch.zeros(1, window, *x.shape[1:]) for x in pair]
         for x, target in zip(pair, padded, strict=True):
             target[0, : anchor - first] = x[first:anchor]
-        layers.append(tuple(padded))
-    return ContextRows(layers, position)
+        pools.append(tuple(padded))
+    return ContextRows(pools, torch.zeros(1, window).long(), torch.arange(window)[None], position)
 
 
 def test_the_chunked_rule_and_its_gradient_are_the_recurrences_even_at_the_strongest_decay():

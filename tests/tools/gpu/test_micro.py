@@ -35,7 +35,8 @@ def test_every_timed_shape_names_an_implementation_and_has_a_floor() -> None:
 @pytest.mark.parametrize("check", QUICK, ids=lambda check: f"{check.op}-{check.label}")
 def test_the_reference_accepts_the_inputs_of_every_check(check: Check) -> None:
     torch.manual_seed(1)
-    results = run(function(check.op, "reference"), bound(check.build(), "reference"), "cpu")
+    call = check.build()
+    results = run(function(check.op, "reference", call.function), bound(call, "reference"), "cpu")
     assert results and all(bool(torch.isfinite(result.float()).all()) for result in results)
 
 

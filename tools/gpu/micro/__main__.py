@@ -96,11 +96,11 @@ def check_rows(check: Check, impls: set[str]) -> list[dict[str, Any]]:
                 row |= {"verdict": "missing", "detail": reason[:160]}
                 continue
             if want is None:
-                want = run(function(check.op, "reference"), bound(call, "reference"), "cpu")
+                want = run(function(check.op, "reference", call.function), bound(call, "reference"), "cpu")
             held = bound(call, impl)
             with chosen(check.op, variant) as keywords:
                 with_keywords = Call(held.args, held.kwargs | keywords, held.outputs)
-                got = run(function(check.op, impl), with_keywords, "cuda")
+                got = run(function(check.op, impl, call.function), with_keywords, "cuda")
             torch.cuda.synchronize()
             errors = [distance(a, b) for a, b in zip(got, want, strict=True)]
             row["detail"] = " ".join(f"{error:.1e}" for error in errors)
@@ -142,7 +142,7 @@ def time_rows(shape: Shape, impls: set[str]) -> Iterator[dict[str, Any]]:
             torch.manual_seed(1)
             call = call or shape.build()
             args, kwargs = bound(call, impl).args, bound(call, impl).kwargs
-            run_once = function(shape.op, impl)
+            run_once = function(shape.op, impl, call.function)
             with torch.inference_mode(), chosen(shape.op, variant) as keywords:
                 row["us"] = median_us(capture(lambda f=run_once, a=args, k=kwargs | keywords: f(*a, **k)))
         except Exception as error:
@@ -154,9 +154,9 @@ def time_rows(shape: Shape, impls: set[str]) -> Iterator[dict[str, Any]]:
     torch.cuda.empty_cache()
 
 
-def function(op: str, impl: str) -> Any:
-    """An implementation, whatever the device."""
-    return getattr(OPS[op].module(impl), op)
+def function(op: str, impl: str, name: str = "") -> Any:
+    """An implementation's function with the op's name, or another one of its contract, whatever the device."""
+    return getattr(OPS[op].module(impl), name or op)
 
 
 def bound(call: Call, impl: str) -> Call:

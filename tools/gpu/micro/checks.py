@@ -29,6 +29,7 @@ def checks() -> Iterator[Check]:
     yield from _linear_attention()
     yield from _index()
     yield from _sparse()
+    yield from _drafts()
 
 
 def _rows() -> Iterator[Check]:
@@ -160,3 +161,19 @@ def _sparse() -> Iterator[Check]:
                 lambda r=rows, h=heads, w=width, v=valid, d=dtype: inputs.sparse_mla("cpu", r, h, w, 4000, d, 64, v),
                 tolerance,
             )  # fmt: skip
+
+
+def _drafts() -> Iterator[Check]:
+    impls = ("triton_block",)
+    for lengths, window, page in (([1, 2500, 2048, 4100], 2048, 256), ([0, 2047, 5000], 2048, 0), ([300], 70, 64)):
+        yield Check(
+            "dflash_block", impls, f"attention, {lengths} in {'pages' if page else 'rings'}, window {window}",
+            lambda n=lengths, w=window, p=page: inputs.draft_attention("cpu", n, w, p), 3e-3,
+        )  # fmt: skip
+    for label, build, tolerance in (
+        ("rotation, 40 rows", lambda: inputs.draft_rotation("cpu", 40), 3e-3),
+        ("convolution, 3 x 4096", lambda: inputs.draft_convolution("cpu", 3, 4096), 3e-3),
+        ("convolution, 1 x 1536", lambda: inputs.draft_convolution("cpu", 1, 1536), 3e-3),
+        ("walk, 5 of 3000", lambda: inputs.draft_walk("cpu", 5, 3000), 1e-4),
+    ):
+        yield Check("dflash_block", impls, label, build, tolerance)

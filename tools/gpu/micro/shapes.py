@@ -60,6 +60,7 @@ def shapes() -> Iterator[Shape]:
     yield from _streams()
     yield from _index()
     yield from _rest()
+    yield from _drafts()
 
 
 def _sparse() -> Iterator[Shape]:
@@ -250,6 +251,27 @@ def _rest() -> Iterator[Shape]:
     yield Shape(
         "swiglu", ("triton_rows",), "32768 x 3072", lambda: inputs.swiglu("cuda", 32768, 3072), 32768 * 3072 * 6
     )
+
+
+def _drafts() -> Iterator[Shape]:
+    impls, heads = ("torch_block", "triton_block"), inputs.DRAFT_HEADS + inputs.DRAFT_KV_HEADS
+    row = inputs.DRAFT_KV_HEADS * inputs.DRAFT_DIM * 4
+    for requests in (132, 8, 1):
+        rows = requests * inputs.DRAFT_WIDTH
+        for page, place in ((256, "pages"), (0, "rings")):
+            yield Shape(
+                "dflash_block", impls, f"attention, {requests} x 8 over 2047 in {place}",
+                lambda n=requests, p=page: inputs.draft_attention("cuda", [4096] * n, 2048, p),
+                requests * 2047 * row, rows * inputs.DRAFT_HEADS * 2055 * inputs.DRAFT_DIM * 4.0, BF16_RATE,
+            )  # fmt: skip
+        for label, build, size in (
+            ("rotation, {} x 8", inputs.draft_rotation, rows * heads * inputs.DRAFT_DIM * 4),
+            ("convolution, {} x 8 x 4096", inputs.draft_convolution, rows * (HIDDEN * 4 + HIDDEN // 4)),
+            ("walk, {} of 38720", inputs.draft_walk, requests * 7 * 18 * 512),
+        ):
+            arguments = {inputs.draft_rotation: (rows,), inputs.draft_convolution: (requests, HIDDEN)}
+            sizes = arguments.get(build, (requests, 38720))
+            yield Shape("dflash_block", impls, label.format(requests), lambda b=build, s=sizes: b("cuda", *s), size)
 
 
 def device_name() -> str:
