@@ -2,6 +2,7 @@
 #   snakemake --profile workflows/profiles/default report
 #   snakemake --profile workflows/profiles/default results/cpu/decode/baseline/sp99_9/s0/metrics.json
 from snakemake.utils import min_version, validate
+from workflows.order_log import note_order
 from workflows.targets import ID, Selection
 
 min_version("9.24")
@@ -35,6 +36,10 @@ rule all:
     input:
         rules.build.input,
         rules.report.input,
+
+
+onstart:
+    note_order(selection)
 
 
 onerror:

@@ -4,6 +4,8 @@ Knows the file layout of a run (`status.json`, `plan.json`, `metrics.json`, `cli
 figures or tables. A session that failed or was invalid is kept with its reason: it is data, but never a number.
 """
 
+import contextlib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -67,6 +69,8 @@ class Results:
     not_ended: tuple[str, ...] = ()
     impossible: dict[str, tuple[str, str]] = field(default_factory=dict)
     """`suite/row` -> `not applicable` or `not built`, and why, for rows that cannot run on this testbed."""
+    orders: tuple[dict[str, Any], ...] = ()
+    """Orders in which sessions were asked for, oldest first: `seed`, `sessions` of each cell, `order` of all."""
 
     def of(self, cell: Cell) -> list[Session]:
         """Every session of a cell, in order."""
@@ -108,7 +112,22 @@ def load_results(folder: Path) -> Results:
     folders = {file.parent for file in ended}
     waiting = tuple("/".join(file.parts[-5:-1]) for file in planned if file.parent not in folders)
     sessions = tuple(_session(file.parent) for file in ended)
-    return Results(folder.name, sessions, folder, waiting, _impossible(folder / "rows.json"))
+    return Results(folder.name, sessions, folder, waiting, _impossible(folder / "rows.json"), _orders(folder))
+
+
+def _orders(folder: Path) -> tuple[dict[str, Any], ...]:
+    """Lines of `orders.jsonl`; one that was cut short is left out."""
+    try:
+        lines = (folder / "orders.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            order = json.loads(line)
+            if isinstance(order, dict) and isinstance(order.get("order"), list):
+                found.append(order)
+    return tuple(found)
 
 
 def _impossible(file: Path) -> dict[str, tuple[str, str]]:

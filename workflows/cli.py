@@ -100,7 +100,9 @@ def plan(
     session: Annotated[int, typer.Option(min=0, help="Number of the session; its prompts depend on it.")] = 0,
     commands: Annotated[bool, typer.Option("--commands", help="Print one runnable script for each host.")] = False,
     placement: Annotated[str, typer.Option(help="With --commands: hosts (ssh by hand) or srun.")] = "hosts",
-    hosts: Annotated[list[str] | None, typer.Option(help="With --commands: addresses of the hosts, in order.")] = None,
+    hosts: Annotated[
+        list[str] | None, typer.Option(help="With --commands: the hosts' addresses in order, or a file of them.")
+    ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Print what fits in memory instead; ROW may be a suite here.")
     ] = False,

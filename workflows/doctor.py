@@ -16,7 +16,8 @@ import psutil
 from workflows import provenance
 from workflows.catalog import Catalog
 from workflows.errors import SessionError, WorkflowError
-from workflows.supervisor import devices, host, ports
+from workflows.schema import Testbed
+from workflows.supervisor import devices, given, host, ports
 from workloads.client import Target, run_workload
 from workloads.records import read_requests
 from workloads.spec import resolve as resolve_workload
@@ -45,7 +46,8 @@ def examine(catalog: Catalog, testbed_id: str) -> Iterator[Finding]:
     yield _disk()
     yield _ports(testbed.session.port_base)
     yield from _gpus(testbed.gpus_per_host)
-    yield _model(catalog, testbed.model)
+    yield _model(catalog, testbed)
+    yield from _environments(catalog, testbed)
     yield from _leftovers()
 
 
@@ -90,14 +92,25 @@ def _gpus(needed: int) -> Iterator[Finding]:
     yield Finding("GPUs", f"{len(found)} ({names}), needed {needed}", enough, "use --testbed cpu on this machine")
 
 
-def _model(catalog: Catalog, name: str) -> Finding:
-    model = catalog.models[name]
+def _model(catalog: Catalog, testbed: Testbed) -> Finding:
+    name, model = testbed.model, catalog.models[testbed.model]
     if model.path.startswith("$"):
-        return Finding(
-            "model", f"{name}: its folder goes into {model.path[1:]} of the scripts of plan --commands", None
-        )
+        there = (Path(given.fill(model.path)) / "config.json").is_file()
+        found = f"{name} {'is there' if there else f'is not under {model.path}'}"
+        is_ok = there if testbed.placement == "local" else None
+        return Finding("model", found, is_ok, f"set {model.path[1:]} to the folder of {model.what}")
     there = (ROOT / model.path / "config.json").is_file()
     return Finding("model", f"{name} {'is there' if there else 'will be built'}", bool(there or model.build))
+
+
+def _environments(catalog: Catalog, testbed: Testbed) -> Iterator[Finding]:
+    """Of the published engine, where sessions start it on this host."""
+    if testbed.engine != "sglang" or testbed.placement != "local":
+        return
+    for build, variable in catalog.engines["sglang"].environments.items():
+        there = os.access(f"{given.fill(variable)}/bin/sglang", os.X_OK)
+        found = f"{build} {'is there' if there else f'is not under {variable}'}"
+        yield Finding("sglang", found, there, "np1d plan ROW --commands says how it is made")
 
 
 def _leftovers() -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from workflows.plan import ProcessPlan
 
 Memory = dict[str, Any]
 """A memory plan, flat: counts, limits, notes, and every term in bytes as `bytes.<term>`."""
+PUBLISHED_ENGINE = "the published engine plans its memory itself; --testbed h200x1 asks for ours"
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -42,7 +43,7 @@ def configuration_of(process: ProcessPlan) -> dict[str, Any]:
     """The configuration file of an instance of our own engine. Raises WorkflowError for another engine's."""
     name = f"{process.name}.json"
     if name not in process.files:
-        raise WorkflowError("the memory of the published engine is its own to plan; --engine stack plans ours")
+        raise WorkflowError(PUBLISHED_ENGINE)
     return dict(process.files[name])
 
 

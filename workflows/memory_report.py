@@ -12,7 +12,7 @@ from rich.table import Table
 
 from workflows.catalog import Catalog, CatalogRow, nearest
 from workflows.errors import CatalogError, WorkflowError
-from workflows.memory import Memory, configuration_of, generating_instance, memory_plan, memory_text
+from workflows.memory import PUBLISHED_ENGINE, Memory, configuration_of, generating_instance, memory_plan, memory_text
 from workflows.plan import Plan
 from workflows.planner import plan_session
 from workflows.resolution import Resolution, resolve
@@ -111,6 +111,8 @@ def _entries(catalog: Catalog, question: Question) -> list[CatalogRow]:
             f"nothing of {question.name} runs" if question.name in catalog.suites else f"{question.name} does not run"
         )
         raise CatalogError(f"{none} on {question.testbed}{_why_none(found, question)}")
+    if any(resolution.engine == "sglang" for resolution in found):
+        raise CatalogError(PUBLISHED_ENGINE)
     if any(entry.suite.kind == "micro" for entry in entries):
         serving = ", ".join(name for name, suite in catalog.suites.items() if suite.kind == "serving")
         raise CatalogError(f"{question.name} times kernels alone and holds no cache; suites that serve are {serving}")

@@ -27,6 +27,8 @@ def profile_row(row: str, workload: str, testbed_id: str, results: Path) -> tupl
     if entry.suite.kind != "serving":
         raise WorkflowError(f"{entry.name} serves no load; profile a row of prefill, decode, integrated or drafters")
     plan = plan_session(entry.name, workload or entry.workloads[0], testbed_id=testbed_id, catalog=catalog)
+    if plan.cell.engine != "stack":
+        raise WorkflowError(f"{testbed_id} serves the published engine, which is not ours to profile; --testbed h200x1")
     halves = {half: dict(settings) for half, settings in plan.settings.items()}
     settings = stack.colocated_settings(halves, measures="prefill" if plan.cell.suite == "prefill" else "decode")
     gpus = tuple(range(catalog.testbed(testbed_id).gpus_per_instance))

@@ -99,7 +99,8 @@ def _impossible(catalog: Catalog, entry: CatalogRow, testbed: Testbed, engine: s
             return str(reason)
     for need, asking in catalog.needs(entry.name).items():
         if need in testbed.lacks_for(entry.suite_id):
-            return f"{asking} needs {need}: {testbed.lacks[need]}"
+            whose = "" if asking == entry.name else f"{asking} "
+            return f"{whose}needs {need}: {testbed.lacks[need]}"
     if entry.suite.kind == "serving":
         instances = testbed.num_prefill(entry.suite_id, entry.suite.prefill) + entry.suite.decode
         if testbed.placement != "colocated" and instances > testbed.max_instances:

@@ -93,7 +93,7 @@ def _environments(catalog: Catalog, commands: Sequence[Command]) -> Iterator[str
 def _h200(
     commands: Sequence[Command], num_hosts: int, hosts: Sequence[str], placement: str, about: Sequence[str]
 ) -> list[Script]:
-    addresses = list(hosts) or list(EXAMPLE_HOSTS[:num_hosts])
+    addresses = list(_addresses(hosts)) or list(EXAMPLE_HOSTS[:num_hosts])
     if len(addresses) != num_hosts:
         raise WorkflowError(f"this placement has {num_hosts} hosts and {len(addresses)} were given")
     names = [f"host_{'ab'[index]}.sh" for index in range(num_hosts)]
@@ -103,6 +103,17 @@ def _h200(
         for index, name in enumerate(names)
     ]
     return [*scripts, Script("launch.sh", _launcher(names, addresses, placement))] if num_hosts > 1 else scripts
+
+
+def _addresses(hosts: Sequence[str]) -> Iterator[str]:
+    """Addresses as given; a file stands for the addresses in it, one a line, `#` for a comment."""
+    for host in hosts:
+        if not Path(host).is_file():
+            yield host
+            continue
+        for line in Path(host).read_text(encoding="utf-8").splitlines():
+            if address := line.partition("#")[0].strip():
+                yield address
 
 
 def _host_script(commands: Sequence[Command], nodes: dict[str, str], about: Sequence[str]) -> str:

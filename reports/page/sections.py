@@ -57,7 +57,7 @@ def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Dr
         Section("memory", "Memory", [], parts("memory", "memory_terms", "memory_published")),
         Section("claims", "Claims", [], parts("claims", "claims_computed")),
         Section("failures", "Sessions, validity, failures", [], [*failures, *parts("sessions", "levels", "validity")]),
-        Section("provenance", "Provenance", [], [*parts("provenance", "versions"), commands]),
+        Section("provenance", "Provenance", [], [*parts("provenance", "versions", "orders"), commands]),
         Section("methods", "Methods", _METHODS, parts("definitions")),
     ]  # fmt: skip
 

@@ -56,6 +56,7 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     evidence.validity_table,
     evidence.failures_table,
     evidence.versions_table,
+    evidence.orders_table,
     evidence.provenance_table,
     definitions.definitions_table,
 )

@@ -147,6 +147,36 @@ def versions_table(material: Material) -> Table:
     )
 
 
+def orders_table(material: Material) -> Table:
+    """The seeds by which sessions were put in order."""
+    rows = [
+        {
+            "seed": order.get("seed"),
+            "sessions": order.get("sessions"),
+            "cells": len({str(session).rpartition("/")[0] for session in order["order"]}),
+            "first": ", ".join(map(str, order["order"][:3])),
+            "order": " ".join(map(str, order["order"])),
+        }
+        for order in material.results.orders
+    ]
+    return Table(
+        name="orders",
+        title="Order of running",
+        caption="Each block holds every cell once, in an order drawn from the seed; two cells go ABBA. The whole order "
+        "is in the CSV. Sessions that were there already are not run again.",
+        frame=pd.DataFrame(rows),
+        headers={
+            "seed": "seed",
+            "sessions": "sessions of each cell",
+            "cells": "cells",
+            "first": "the first three",
+        }
+        if rows
+        else {},
+        empty="Nothing says in which order these sessions ran: they were run by hand, or imported.",
+    )
+
+
 def provenance_table(material: Material) -> Table:
     """Commit, uncommitted changes and machine of every session."""
     return Table(

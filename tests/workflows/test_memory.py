@@ -123,11 +123,13 @@ def test_rings_slots_and_requests_in_flight_stand_in_the_table_and_its_legend() 
 @pytest.mark.parametrize(
     ("question", "sentence"),
     [
-        (("micro", "", "cpu", "stack"), "`np1d list micro --testbed cpu --engine stack` says why"),
+        (("micro", "", "cpu", "stack"), "nothing of micro runs on cpu: needs kernel_bench: kernel times on a CPU"),
+        (("integrated", "", "h200x8", "sglang"), "`np1d list integrated --testbed h200x8 --engine sglang` says why"),
         (
             ("micro", "", "h200x1"),
             "micro times kernels alone and holds no cache; suites that serve are prefill, decode",
         ),
+        (("decode", "", "h200x8", "default"), "the published engine plans its memory itself; --testbed h200x1"),
         (("decode", "", "h200x8", "stack"), "nothing of decode runs on h200x8: an instance of our engine has one GPU"),
         (("decode", "", "cpu", "slang"), "there is no engine slang; did you mean sglang?"),
         (("decode", "sp99_9_tune", "cpu"), "decode has no workload sp99_9_tune here; did you mean sp99_9_tuned"),

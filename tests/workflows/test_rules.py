@@ -94,6 +94,12 @@ def edit(copy: Path, name: str, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new, 1))
 
 
+def test_a_run_leaves_its_order_and_the_seed_that_drew_it(copy: Path) -> None:
+    (line,) = (copy / "results/cpu/orders.jsonl").read_text().splitlines()
+    noted = json.loads(line)
+    assert noted["seed"] == 0 and sorted({folder.rsplit("/", 2)[0] for folder in noted["order"]}) == sorted(ROWS)
+
+
 def test_a_changed_row_runs_that_row_again_and_no_other(copy: Path) -> None:
     edit(copy, "workflows/config/ladders.yaml", "scheduler.extra_inflight: 0", "scheduler.extra_inflight: 1")
     jobs = planned(copy)

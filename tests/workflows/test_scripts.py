@@ -147,6 +147,12 @@ def test_two_nodes_are_started_by_ssh_or_inside_an_allocation() -> None:
     assert "--kill-on-bad-exit=1" in srun
 
 
+def test_hosts_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("# the two of rack 3\n10.0.0.1\n\n10.0.0.2  # decode\n")
+    launch = render("integrated/optimized", "", "h200x16", "default", [str(tmp_path / "hosts")], "hosts")[-1].text
+    assert "ssh -tt 10.0.0.1 " in launch and "ssh -tt 10.0.0.2 " in launch and "rack" not in launch
+
+
 @pytest.mark.skipif(
     shutil.which("script") is None, reason="a terminal stands for the other host's, and script makes one"
 )

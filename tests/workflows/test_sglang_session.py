@@ -11,9 +11,10 @@ import pytest
 
 from workflows.catalog import Catalog, load_catalog
 from workflows.engines.sglang import h200_commands
-from workflows.errors import SessionError
+from workflows.errors import SessionError, WorkflowError
 from workflows.plan import Plan
 from workflows.planner import plan_session
+from workflows.profiling import profile_row
 from workflows.resolution import resolve
 from workflows.scripts import render
 from workflows.supervisor import given
@@ -70,6 +71,13 @@ def test_what_only_the_user_knows_is_asked_for_by_name(tmp_path: Path) -> None:
     folders = {name: str(tmp_path) for name in ("DRAFT_MODEL_PATH", "MODEL_PATH", "SGLANG_OPTIMIZED")}
     with pytest.raises(SessionError, match=r"there is no .*bin/sglang, which is the plan's \$SGLANG_OPTIMIZED/bin"):
         given.check(plan, folders)
+
+
+def test_what_only_our_engine_can_say_is_not_said_in_the_name_of_the_published_one(tmp_path: Path) -> None:
+    with pytest.raises(WorkflowError, match="not ours to profile"):
+        profile_row("decode/baseline", "", "h200x8", tmp_path)
+    with pytest.raises(WorkflowError, match="plans its memory itself"):
+        planned("decode/baseline", "sp99_9_tuned")
 
 
 def test_a_script_says_how_the_environments_of_its_programs_are_made() -> None:
