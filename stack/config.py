@@ -45,6 +45,9 @@ class ModelConfig:
     num_threads: int = 1
     """Torch threads of the worker process on the CPU."""
 
+    def __post_init__(self) -> None:
+        _check(self.num_threads >= 1, f"model.num_threads must be at least 1, not {self.num_threads}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
@@ -148,6 +151,10 @@ class SchedulerConfig:
         )
         _check(self.max_running is None or self.max_running >= 1, "scheduler.max_running must be at least 1, or null")
         _check(self.polling_interval >= 1, "scheduler.polling_interval must be at least 1")
+        _check(
+            self.request_deadline_s > 0,
+            f"scheduler.request_deadline_s must be more than 0 seconds, not {self.request_deadline_s}",
+        )
         for name in ("extra_inflight", "max_queued", "reserve_output_tokens"):
             _check(getattr(self, name) >= 0, f"scheduler.{name} must not be negative, as {getattr(self, name)} is")
 
@@ -263,6 +270,11 @@ class DisaggConfig:
     def __post_init__(self) -> None:
         for name in ("bootstrap_timeout_s", "transfer_timeout_s", "abort_ack_timeout_s", "heartbeat_interval_s"):
             _check(getattr(self, name) > 0, f"disagg.{name} must be more than 0 seconds, not {getattr(self, name)}")
+        _check(
+            self.heartbeat_interval_s >= 0.05,
+            f"disagg.heartbeat_interval_s must be at least 0.05 seconds, not {self.heartbeat_interval_s}: three missed "
+            "heartbeats end a peer's requests, and a step of its worker takes longer",
+        )
         _check(self.delay_s >= 0, f"disagg.delay_s must not be negative, as {self.delay_s} is")
         _check(
             self.abort_ack_timeout_s >= 4 * self.heartbeat_interval_s,

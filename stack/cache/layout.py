@@ -284,7 +284,13 @@ def geometries(config: EngineConfig) -> tuple[ModelGeometry, EngineConfig, Draft
     """What `cache_layout` takes: the model's geometry, cut to `model.num_layers` unless `cache.all_layers`, and the
     draft's where one drafts."""
     num_layers = None if config.cache.all_layers else config.model.num_layers
-    geometry = ModelGeometry.from_file(Path(config.model.path)).truncated(num_layers)
+    whole = ModelGeometry.from_file(Path(config.model.path))
+    geometry = whole.truncated(num_layers)
+    if not geometry.dsa_layers:
+        raise ConfigError(
+            f"model.num_layers must be at least {whole.dsa_layers[0] + 1}, not {num_layers}: pages need a layer of "
+            "sparse attention; or set cache.all_layers"
+        )
     if config.speculation.method != "dflash2":
         return geometry, config, None
     return geometry, config, DraftGeometry.from_file(Path(config.speculation.draft_path))

@@ -220,7 +220,7 @@ class PrefillCore:
         """Whether prefill is at work on a listed room; where not, decode is told what became of it."""
         state = self._find(room)
         if state is not None and state.peer and state.peer != peer:
-            self._reject(peer, room, "the room belongs to another decode instance")
+            self._reject(peer, room, "the room belongs to another decode instance", 400)
             return False
         unclaimed = state is None or (state.is_live and not state.peer)
         unreserved = state is not None and state.is_live and state.reserve is None and room in beat.reserved
@@ -245,10 +245,10 @@ class PrefillCore:
     def _bind(self, peer: str, message: Announce | Reserve, now: float) -> None:
         state = self._room(message.room, now)
         if state.peer and state.peer != peer:
-            self._reject(peer, message.room, "the room belongs to another decode instance")
+            self._reject(peer, message.room, "the room belongs to another decode instance", 400)
             return
         if problem := state.problem(message):
-            self._reject(peer, message.room, problem[0])
+            self._reject(peer, message.room, *problem)
             state.fail(Event.ABORT if state.state is State.NEW else Event.DEADLINE, *problem, now)
             self._keep(state, now)
             return
@@ -268,8 +268,8 @@ class PrefillCore:
         state.fail(Event.ABORT, reason, 499, now)
         self._keep(state, now)
 
-    def _reject(self, peer: str, room: int, reason: str) -> None:
-        self._effects.send(peer, RoomFailed(sender=self.instance, room=room, reason=reason, status=400))
+    def _reject(self, peer: str, room: int, reason: str, status: int) -> None:
+        self._effects.send(peer, RoomFailed(sender=self.instance, room=room, reason=reason, status=status))
         self._effects.send(peer, Settled(sender=self.instance, room=room))
 
     def _claim(self, state: PrefillRoom, peer: str) -> None:

@@ -40,6 +40,9 @@ class WorkerLink(Protocol):
     def receive(self) -> None:
         """Handle what has arrived."""
 
+    def end_calls(self, reason: str) -> None:
+        """Fail the calls that wait, and every later one: the worker answers no more."""
+
 
 class Instance:
     """State of the HTTP process. `link` is set before the first request is let in."""

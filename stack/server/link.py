@@ -31,6 +31,7 @@ class Link:
         self._peer: bytes | None = None
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._num_calls = 0
+        self._ended = ""
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 200)
@@ -48,6 +49,8 @@ class Link:
 
     async def call(self, make: Callable[[int], messages.ToWorker], timeout_s: float | None) -> Any:
         """Send `make(call id)` and return the answer with that id. Raises LinkError when there is none in time."""
+        if self._ended:
+            raise LinkError(self._ended)
         self._num_calls += 1
         number = self._num_calls
         answer = self._calls[number] = self._loop.create_future()
@@ -71,14 +74,19 @@ class Link:
             self._handle(frames)
         self._loop.call_soon(self.receive)
 
+    def end_calls(self, reason: str) -> None:
+        """The worker answers no more: fail the calls that wait, and every later one."""
+        self._ended = self._ended or reason
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(LinkError(self._ended))
+
     def close(self) -> None:
         """Close the socket and fail the calls that wait."""
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._context.term()
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(LinkError("the worker is gone"))
+        self.end_calls("the worker is gone")
 
     def _handle(self, frames: list[bytes]) -> None:
         if self._peer is None and frames[0] != messages.HEARTBEAT_PEER:

@@ -103,6 +103,7 @@ class _Run:
         drained.cancel()
         forced.cancel()
         if is_clean:
+            instance.link.end_calls("this instance has been drained")
             await self._worker.stop(_FAREWELL_S if instance.ready else 0.0)
             say("drained")
             return 0
@@ -117,6 +118,7 @@ class _Run:
         while_loading = " while loading" if self._instance.phase == "loading" else ""
         sentence = self._instance.failure or self._worker.obituary(code)
         self._instance.fail(sentence)
+        self._instance.link.end_calls(sentence)
         say(f"error{while_loading}: {sentence}")
         return 2 if code == 2 else 1
 

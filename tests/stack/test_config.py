@@ -47,6 +47,8 @@ def test_a_setting_changes_its_own_path_alone():
         ({"server.tokenizer_workers": 0}, "server.tokenizer_workers must be at least 1, not 0"),
         ({"disagg.bootstrap_timeout_s": float("inf")}, "bootstrap_timeout_s must be a finite number, not inf"),
         ({"scheduler.request_deadline_s": float("nan")}, "request_deadline_s must be a finite number, not nan"),
+        ({"scheduler.request_deadline_s": -1}, "request_deadline_s must be more than 0 seconds"),
+        ({"model.num_threads": -1}, "model.num_threads must be at least 1, not -1"),
         ({"disagg.delay_s": 10**400}, "disagg.delay_s must be a finite number"),
     ],
 )

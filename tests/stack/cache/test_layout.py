@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stack.cache import cache_layout, explain_mismatch
+from stack.cache.layout import layout_from_config
 from stack.config import EngineConfig, with_settings
 from stack.core import ConfigError
 
@@ -138,3 +139,10 @@ def test_what_cannot_be_laid_out_is_refused_with_the_way_out(tiny, tiny_draft):
         layout_of(tiny, DFLASH)
     with pytest.raises(ConfigError, match="must not exceed the draft's block"):
         layout_of(tiny, DFLASH | {"speculation.verify_width": 16}, tiny_draft)
+
+
+def test_a_truncated_model_without_a_paged_layer_is_refused_with_the_least_number():
+    settings = {"model.path": "workloads/checkpoints/tiny_trained", "model.num_layers": 2}
+    with pytest.raises(ConfigError, match="at least 3, not 2"):
+        layout_from_config(with_settings(EngineConfig(), settings))
+    layout_from_config(with_settings(EngineConfig(), {**settings, "cache.all_layers": True}))

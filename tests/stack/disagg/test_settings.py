@@ -11,6 +11,7 @@ from stack.core.errors import ConfigError
         ("transfer_timeout_s", -1.0),
         ("abort_ack_timeout_s", 3.0),
         ("heartbeat_interval_s", 0.0),
+        ("heartbeat_interval_s", 1e-9),
         ("delay_s", -0.1),
     ],
 )
