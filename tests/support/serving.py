@@ -67,6 +67,15 @@ class Server:
         file = self.folder / "heard.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
+    def hears(self, kind: str, timeout_s: float = 30.0) -> dict[str, Any]:
+        """The last message of a kind, once there is one. Raises AssertionError when none comes."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if found := [message for message in self.heard() if message["type"] == kind]:
+                return found[-1]
+            time.sleep(0.02)
+        raise AssertionError(f"the worker heard no {kind!r}")
+
     def wait_for(self, pattern: str, timeout_s: float = 30.0) -> re.Match[str]:
         """The first match in the log. Raises AssertionError when it does not come."""
         deadline = time.monotonic() + timeout_s

@@ -77,7 +77,7 @@ def test_a_meeting_point_that_cannot_be_gets_a_400(half, change, sentence):
 def test_the_other_half_hears_of_a_request_that_does_not_fit_here(half):
     body = {"text": "a", "sampling_params": {"max_new_tokens": 10**7}, "bootstrap_room": 77}
     too_long = httpx.post(f"{half.url}/generate", json=MEETING | body)
-    heard = [m for m in half.heard() if m["type"] == "refuse"][-1]
+    heard = half.hears("refuse")
     assert heard["bootstrap"]["room"] == 77 and heard["status"] == too_long.status_code == 400
     assert heard["reason"] == too_long.json()["error"]["message"]
 
