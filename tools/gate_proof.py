@@ -50,8 +50,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="np1d-gate-proof-") as folder:
         shares = {"slow": options.loss / (1 - options.loss), "same": 0.0}
         clones = {name: clone(Path(folder) / name, share) for name, share in shares.items()}
-        before = [np1d(clones["same"], "calibrate", options.row)]
-        before.append(refused(clones["same"], options.row))
+        calibrated = np1d(clones["same"], "calibrate", options.row)
+        refusal = refused(clones["same"], options.row)
         gates: list[Step] = []
         for number in range(1, options.times + 1):
             for name, place in clones.items():
@@ -59,7 +59,7 @@ def main() -> int:
                 gates.append(
                     np1d(place, "gate", options.row, "--base", "HEAD~1", "--out", str(file), name=name, file=file)
                 )
-                options.out.write_text(page(*before, gates, options))
+                options.out.write_text(page(calibrated, refusal, gates, options))
                 sys.stderr.write(f"{options.out}: {len(gates)} of {2 * options.times} gates\n")
     return int(any(verdict(gate) != EXPECTED[gate.name] for gate in gates))
 
