@@ -268,7 +268,7 @@ class DisaggConfig:
     """Test only: added before each transfer, recorded wherever it is not 0."""
 
     def __post_init__(self) -> None:
-        for name in ("bootstrap_timeout_s", "transfer_timeout_s", "abort_ack_timeout_s", "heartbeat_interval_s"):
+        for name in ("bootstrap_timeout_s", "transfer_timeout_s", "abort_ack_timeout_s"):
             _check(getattr(self, name) > 0, f"disagg.{name} must be more than 0 seconds, not {getattr(self, name)}")
         _check(
             self.heartbeat_interval_s >= 0.05,
