@@ -24,4 +24,4 @@ K candidates, R selector rank. All arithmetic is FP32, rounded once to the input
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("torch_block", "triton_block"))
+OP = Op(__name__, impls=("triton_block", "torch_block"))
