@@ -4,7 +4,8 @@ For finding out where a step's time goes: the same scheduler, runner and caches 
 Runs role `single`, and role `decode` with `synthetic_admission`. The last line of the output is JSON.
 
 Numbers of one window: `input_tok_s` counts prompt tokens that were computed, `output_tok_s` tokens that came out, both
-over the window's wall time; `idle_share` is the part of it in which no step ran on the device.
+over the window's wall time; `idle_share` is the part of it in which no step ran on the device. With `--profile-steps`
+there are no rates, for a traced window has none: `profile` holds, for each kind of step apart, what one step ran.
 """
 
 import argparse
@@ -14,14 +15,12 @@ import random
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from stack.config import EngineConfig, load, parse_settings
 from stack.core import ConfigError, EngineError, SamplingParams
@@ -30,6 +29,7 @@ from stack.core.messages import Generate
 from stack.core.plan import StepPlan, StepResult
 from stack.core.tokens import pack_tokens
 from stack.engine.build import Instance, build_instance
+from stack.engine.kernel_trace import StepTraces, doubts
 from stack.engine.loop import Loop
 from stack.engine.roles import open_side
 
@@ -92,6 +92,7 @@ class Bench:
                 f"role {config.role} needs another instance; use single, or decode with synthetic_admission"
             )
         clock = MonotonicClock()
+        self.device = torch.device(config.model.device)
         self.instance: Instance = build_instance(config, clock)
         self._side, _ = open_side(self.instance, clock)
         self._window = _Window()
@@ -144,15 +145,6 @@ def _prompts(load_: Load, vocab_size: int) -> list[list[int]]:
     return [[*shared, *(draw.randrange(2, vocab_size) for _ in range(rest))] for _ in range(load_.count)]
 
 
-def kernel_times_ms(trace: profile, num_steps: int) -> dict[str, float]:
-    """Milliseconds a step of every device kernel, longest first."""
-    times: Counter[str] = Counter()
-    for event in trace.key_averages():
-        if event.self_device_time_total:
-            times[event.key] += event.self_device_time_total / 1e3 / num_steps
-    return dict(times.most_common())
-
-
 def add_load_arguments(parser: argparse.ArgumentParser, *, config: str, num: str, output_len: int) -> None:
     """The configuration, its settings and the load; `config` and `num` say what the first and `--num` are."""
     parser.add_argument("config", type=Path, help=config)
@@ -177,11 +169,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m stack.engine.bench", description=(__doc__ or "").splitlines()[0])
     add_load_arguments(parser, config="engine configuration, JSON", num="requests to serve", output_len=10)
     parser.add_argument("--warmup", type=int, default=1, help="requests served before the window (default 1)")
-    parser.add_argument("--profile-steps", type=int, default=0, help="list device kernels over this many steps")
+    parser.add_argument(
+        "--profile-steps",
+        type=int,
+        default=0,
+        help="trace this many steps, one at a time, and list what a step of each kind runs",
+    )
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
     try:
-        bench = Bench(load(options.config, parse_settings(options.set)))
+        alone = {"scheduler.overlap": False} if options.profile_steps else {}
+        bench = Bench(load(options.config, parse_settings(options.set) | alone))
         result = _measure(bench, options)
     except EngineError as error:
         print(error, file=sys.stderr)  # noqa: T201
@@ -195,14 +193,23 @@ def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         warmup = load_of(options, seed=1, count=options.warmup)
         print(f"warm-up: {json.dumps(bench.run(warmup))}", file=sys.stderr)  # noqa: T201
     window = load_of(options, seed=2)
-    if not options.profile_steps:
-        result = bench.run(window)
-    else:
-        with profile(activities=[ProfilerActivity.CUDA] if torch.cuda.is_available() else None) as trace:
-            result = bench.run(window, on_turn=lambda w: len(w.steps) < options.profile_steps)
-        result["kernels_ms"] = kernel_times_ms(trace, options.profile_steps)
+    result = profiled(bench, window, options.profile_steps) if options.profile_steps else bench.run(window)
     bench.close()
     return {**result, "impls": bench.instance.impls, "max_running": bench.instance.plan.max_running}
+
+
+def profiled(bench: Bench, load_: Load, num_steps: int) -> dict[str, Any]:
+    """What one step of each kind runs, over `num_steps` traced steps; `doubts` says where that does not explain it.
+
+    The bench's steps must not overlap.
+    """
+    traces = StepTraces(bench.device, num_steps)
+    traces.watch(bench.instance.runner)
+    bench.run(load_, on_turn=lambda _: not traces.is_done)
+    found = traces.report()
+    for doubt in doubts(found):
+        print(doubt, file=sys.stderr)  # noqa: T201
+    return {"profile": found, "doubts": doubts(found)}
 
 
 if __name__ == "__main__":

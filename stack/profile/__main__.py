@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     options = _parser().parse_args(arguments)
     try:
-        report = profile(load(options.config, FORCED | parse_settings(options.set)), load_of(options, seed=2))
+        report = profile(load(options.config, parse_settings(options.set) | FORCED), load_of(options, seed=2))
     except EngineError as error:
         print(error, file=sys.stderr)
         return 2
