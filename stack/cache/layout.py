@@ -286,6 +286,11 @@ def geometries(config: EngineConfig) -> tuple[ModelGeometry, EngineConfig, Draft
     num_layers = None if config.cache.all_layers else config.model.num_layers
     whole = ModelGeometry.from_file(Path(config.model.path))
     geometry = whole.truncated(num_layers)
+    if not whole.dsa_layers:
+        raise ConfigError(
+            f"the model in {config.model.path} has no layer of sparse attention, and pages hold the rows of "
+            "such layers alone: point model.path at a checkpoint whose layer_types name one"
+        )
     if not geometry.dsa_layers:
         raise ConfigError(
             f"model.num_layers must be at least {whole.dsa_layers[0] + 1}, not {num_layers}: pages need a layer of "

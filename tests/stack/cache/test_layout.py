@@ -1,5 +1,6 @@
 """The byte layout against the published sizes, and what two instances must agree on."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from stack.cache import cache_layout, explain_mismatch
 from stack.cache.layout import layout_from_config
 from stack.config import EngineConfig, with_settings
 from stack.core import ConfigError
+from stack.models.tiny import TEXT_CONFIG
 
 BF16 = {"cache.page_size": 256}
 FP8 = BF16 | {"cache.kv_dtype": "fp8_e4m3", "cache.state_dtype": "bfloat16"}
@@ -146,3 +148,11 @@ def test_a_truncated_model_without_a_paged_layer_is_refused_with_the_least_numbe
     with pytest.raises(ConfigError, match="at least 3, not 2"):
         layout_from_config(with_settings(EngineConfig(), settings))
     layout_from_config(with_settings(EngineConfig(), {**settings, "cache.all_layers": True}))
+
+
+def test_a_model_without_sparse_attention_is_refused_in_one_sentence(tmp_path):
+    kinds = ["linear_attention"] * TEXT_CONFIG["num_hidden_layers"]
+    (tmp_path / "config.json").write_text(json.dumps({**TEXT_CONFIG, "layer_types": kinds}))
+    for settings in ({}, {"model.num_layers": 2}, {"cache.all_layers": True}):
+        with pytest.raises(ConfigError, match=r"has no layer of sparse attention.*layer_types"):
+            layout_from_config(with_settings(EngineConfig(), {"model.path": str(tmp_path), **settings}))
