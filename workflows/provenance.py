@@ -29,6 +29,9 @@ PACKAGES = (
     "sgl-deep-gemm",
     "fla-core",
 )
+CODE_FOLDERS = ("stack", "workloads", "workflows", "tools")
+CODE_SUFFIXES = (".py", ".cu", ".cuh", ".json", ".yaml", ".smk", ".txt", ".sh")
+"""Of the files that a session runs or reads; weights are no part of the code."""
 _GPU_FIELDS = "name,driver_version,memory.total,clocks.max.sm,power.limit,mig.mode.current"
 
 
@@ -38,20 +41,64 @@ def facts() -> dict[str, Any]:
 
 
 def code() -> dict[str, Any]:
-    """The commit, and a digest of what differs from it; on a machine that has the files alone, what came with them."""
-    carried = ROOT / "build" / "commit.json"
-    if carried.exists() and not (ROOT / ".git").exists():
-        told: dict[str, Any] = read_json(carried)
+    """The commit, and a digest of what differs from it.
+
+    A machine that was given the files alone, or as a checkout whose history lacks their commit, has a list of them in
+    `build/commit.json` (`packed`). Its commit is recorded as ours only where every file is the one in the list.
+    """
+    here = _of_checkout()
+    told = _carried()
+    if told is None or (here["commit"] and _output(["git", "cat-file", "-t", told["commit"] or "none"])):
+        return here
+    listed, found = told.pop("files", {}), _digests()
+    differs = sorted(name for name in listed | found if listed.get(name) != found.get(name))
+    if not differs:
         return told
-    commit = _output(["git", "rev-parse", "HEAD"])
-    difference = _output(["git", "diff", "HEAD", "--", "stack", "workloads", "workflows"]) if commit else None
+    if here["commit"]:
+        return {**here, "packed_commit": told["commit"], "differs_from_packed": differs}
+    changed = "".join(f"{name} {_file_digest(name)}\n" for name in differs)
+    return {
+        "commit": told["commit"],
+        "diff_sha256": hashlib.sha256(f"{told['diff_sha256']}\n{changed}".encode()).hexdigest(),
+        "diff_files": sorted({*told["diff_files"], *differs}),
+    }
+
+
+def packed() -> dict[str, Any]:
+    """What `code` says here, and the digest of every file that a session runs: the contents of `build/commit.json`."""
+    return {**code(), "files": _digests()}
+
+
+def _carried() -> dict[str, Any] | None:
+    path = ROOT / "build" / "commit.json"
+    return dict(read_json(path)) if path.exists() else None
+
+
+def _of_checkout() -> dict[str, Any]:
+    commit = _output(["git", "rev-parse", "HEAD"]) if (ROOT / ".git").exists() else None
+    if commit is None:
+        return {"commit": None, "diff_sha256": None, "diff_files": []}
+    difference = _output(["git", "diff", "HEAD", "--", *CODE_FOLDERS]) or ""
+    new = (_output(["git", "ls-files", "--others", "--exclude-standard", "--", *CODE_FOLDERS]) or "").splitlines()
+    whole = difference + "".join(f"\n{name} {_file_digest(name)}" for name in new)
+    changed = {line[6:] for line in difference.splitlines() if line.startswith(("+++ b/", "--- a/"))}
     return {
         "commit": commit,
-        "diff_sha256": hashlib.sha256(difference.encode()).hexdigest() if difference else None,
-        "diff_files": sorted({line[6:] for line in difference.splitlines() if line.startswith("+++ b/")})
-        if difference
-        else [],
+        "diff_sha256": hashlib.sha256(whole.encode()).hexdigest() if whole else None,
+        "diff_files": sorted({*changed, *new}),
     }
+
+
+def _digests() -> dict[str, str]:
+    """SHA-256 of every code file by name, whether a version control knows it or not."""
+    paths = (path for folder in CODE_FOLDERS for path in sorted((ROOT / folder).rglob("*")))
+    names = [path.relative_to(ROOT).as_posix() for path in paths if path.suffix in CODE_SUFFIXES and path.is_file()]
+    return {name: _file_digest(name) for name in names}
+
+
+def _file_digest(name: str) -> str:
+    path = ROOT / name
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "absent"
 
 
 def packages() -> dict[str, str | None]:

@@ -17,7 +17,7 @@ from tools.gpu.calls.table import TABLE, read_calls
 from workflows.errors import WorkflowError
 from workflows.plan import Plan
 from workflows.planner import plan_session
-from workflows.provenance import code
+from workflows.provenance import packed
 from workloads.files import write_json
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WorkflowError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    write_json(carry / "commit.json", code())
+    write_json(carry / "commit.json", packed())
     needs_pair = any(call.testbed != "h200x1" for call in chosen)
     if not options.without_packages:
         _pack(carry, (*SERVE, *(PAIR if needs_pair else ())), "pair" if needs_pair else "serve")
