@@ -61,7 +61,7 @@ def test_a_row_that_is_an_earlier_row_under_another_name_does_not_run(catalog: C
 def test_the_prefill_baseline_is_as_fast_as_its_settings_allow(catalog: Catalog) -> None:
     assert all(catalog.settings(f"prefill/{row}", "prefill")["scheduler.overlap"] for row in PUBLISHED_ROWS["prefill"])
     tuned = resolve(catalog, catalog.row("prefill/exec_prep_moe"), "cpu")
-    assert tuned.reason == "changes nothing here: the testbed lacks moe_tables, swiglu_quant_triton"
+    assert tuned.reason == "changes nothing here: the testbed lacks moe_prefill_tables, swiglu_quant_triton"
 
 
 def test_a_row_is_found_by_its_published_name_too(catalog: Catalog) -> None:
