@@ -15,6 +15,7 @@ from stack.kernels.catalog import OPS
 from stack.kernels.index_select.top_pools import top_pools
 from stack.kernels.kda_chunk.cuda_prepared import prepare
 from stack.kernels.kda_chunk.segments import begin_pass, entering_states
+from stack.kernels.mhc_boundary import cuda_ring
 from stack.kernels.sample.cases import CASES as SAMPLE_CASES
 from tests.stack.kernels import cuda_on_cpu
 from tools.gpu.micro import inputs
@@ -52,6 +53,25 @@ def test_boundary_in_clusters(rows: int, width: int, first: bool, exact: bool) -
     torch.manual_seed(rows)
     call: Any = inputs.mhc_boundary("cpu", rows, width, first, bf16_fn=exact)
     assert_agrees("mhc_boundary", "cuda_cluster", call, 4e-3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "first", "exact", "ranks"),
+    [(37, 4096, False, True, 8), (20, 4096, True, True, 16), (1, 4096, False, False, 16), (300, 256, False, False, 8)],
+)
+def test_boundary_in_rings(
+    monkeypatch: pytest.MonkeyPatch, rows: int, width: int, first: bool, exact: bool, ranks: int
+) -> None:
+    """The second call goes on where the first left the ring; 300 rows of one group are more turns than a batch."""
+    monkeypatch.setattr(cuda_ring, "RANKS", ranks)
+    monkeypatch.setattr(cuda_ring, "AHEAD", 3 if ranks == 8 else 2)
+    monkeypatch.setattr(cuda_ring, "_groups", lambda device: 1 if rows == 300 else 2)
+    for cached in (cuda_ring._kernel, cuda_ring._exchange):
+        cached.cache_clear()
+    for seed in range(1 if rows == 300 else 2):
+        torch.manual_seed(seed)
+        call: Any = inputs.mhc_boundary("cpu", rows, width, first, bf16_fn=exact)
+        assert_agrees("mhc_boundary", "cuda_ring", call, 4e-3)
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,14 @@ def _rows() -> Iterator[Check]:
         (1, 4096, False),
         (37, 4096, False),
         (1100, 256, False),
+        (4500, 256, False),
         (20, 4096, True),
         (33, 256, False),
         (17, 1024, True),
     ):
         yield Check(
-            "mhc_boundary", ("cuda_fused", "cuda_unfused", "cuda_cluster"), f"{rows} x {width} first={first}",
+            "mhc_boundary", ("cuda_fused", "cuda_unfused", "cuda_cluster", "cuda_ring"),
+            f"{rows} x {width} first={first}",
             lambda r=rows, w=width, f=first: inputs.mhc_boundary("cpu", r, w, f, bf16_fn=f), 4e-3,
         )  # fmt: skip
 

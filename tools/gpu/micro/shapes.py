@@ -29,6 +29,11 @@ KDA_VARIANTS = tuple(
     )
 )
 
+RING_VARIANTS = tuple(
+    f"cuda_ring@{choice}"
+    for choice in ("cuda_ring.AHEAD=2", "cuda_ring.PASSING=1", "cuda_ring.RANKS=16,cuda_ring.AHEAD=2")
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -176,9 +181,9 @@ def _streams() -> Iterator[Shape]:
         (56, "", None),
     ):
         yield Shape(
-            "mhc_boundary", ("cuda_fused", "cuda_unfused", "cuda_cluster"), f"{rows} x 4 x 4096",
+            "mhc_boundary", ("cuda_fused", "cuda_unfused", "cuda_cluster", "cuda_ring"), f"{rows} x 4 x 4096",
             lambda r=rows: inputs.mhc_boundary("cuda", r, HIDDEN, bf16_fn=True),
-            rows * HIDDEN * 2 * 10, anchor=anchor, target_us=target,
+            rows * HIDDEN * 2 * 10, anchor=anchor, target_us=target, variants=RING_VARIANTS,
         )  # fmt: skip
 
 

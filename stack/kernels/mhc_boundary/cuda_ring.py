@@ -1,0 +1,113 @@
+"""The boundary by groups of blocks that hold tokens' streams on the chip and exchange sums through a ring; `ring.cu`
+says how.
+
+Each stream is read and written once, and `fn` stays in registers. Serves four streams in BF16, widths up to 4,096 and
+rows that 16-byte copies can read. The norm is taken from FP32 products of the streams, before the collapsed row is
+rounded, so it differs from the contract's in its last bits (relative error below 2^-15 for streams that do not cancel).
+`fn` is multiplied as one or two BF16 terms, as in `boundary.cu`. Calls on one device must follow each other.
+T rows, N streams, C channels.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stack.kernels.cuda_source import CudaKernel
+from stack.kernels.devices import hopper_only
+from stack.kernels.mhc_boundary.cuda_fused import bf16_terms, boundary_call, mhc_final, mhc_mean
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from stack.kernels.mhc_boundary.torch_unfused import Site
+
+__all__ = ["mhc_boundary", "mhc_final", "mhc_mean", "missing"]
+
+missing = hopper_only
+
+RANKS = 8
+"""Blocks that share a token: 8 of 512 channels, one a multiprocessor, or 16 of 256, two a multiprocessor."""
+AHEAD = 3
+"""Tiles that are on their way to the chip; 3 with 8 ranks and 2 with 16 fill the shared memory."""
+PASSING = 0
+"""1: the streams are written as what will not be read soon."""
+
+TOKENS, QUADS, RING = 8, 12, 8
+
+
+class RingArguments(ctypes.Structure):
+    """`RingArguments` of the source."""
+
+    _fields_: ClassVar[Any] = (
+        [
+            (name, ctypes.c_void_p)
+            for name in "y streams post comb fn base scale norm_weight x next_post next_comb ring turns".split()
+        ]
+        + [(name, ctypes.c_int64) for name in ("y_row", "streams_row")]
+        + [(name, ctypes.c_int) for name in "tokens channels iters weight_bf16".split()]
+        + [(name, ctypes.c_float) for name in ("hc_eps", "norm_eps")]
+    )
+
+
+def mhc_boundary(
+    y_TC: "Tensor | None",
+    X_TNC: "Tensor",
+    post_TN: "Tensor | None",
+    comb_TNN: "Tensor | None",
+    site: "Site",
+    norm_weight_C: "Tensor",
+    *,
+    hc_eps: float,
+    norm_eps: float,
+    iters: int,
+) -> "tuple[Tensor, Tensor, Tensor, Tensor]":
+    """See the op's contract. The streams are updated in place."""
+    arguments, results = boundary_call(
+        RingArguments, y_TC, X_TNC, post_TN, comb_TNN, site, norm_weight_C, (hc_eps, norm_eps, iters)
+    )
+    _check_copies(X_TNC, y_TC, post_TN, comb_TNN)
+    most = _groups(X_TNC.device)
+    ring, turns = _exchange(X_TNC.device, most)
+    arguments.ring, arguments.turns = ring.data_ptr(), turns.data_ptr()
+    blocks = min(-(-X_TNC.shape[0] // TOKENS), most) * RANKS
+    _kernel(bf16_terms(site.fn_MD).shape[0]).launch((blocks, 1, 1), 4096 // RANKS, [arguments])
+    return results
+
+
+def _check_copies(*parts: "Tensor | None") -> None:
+    for part in parts:
+        if part is not None and (part.data_ptr() % 16 or part.stride(0) * part.element_size() % 16):
+            raise ValueError("cuda_ring takes rows that start at multiples of 16 bytes")
+
+
+@cache
+def _kernel(terms: int) -> CudaKernel:
+    threads = 4096 // RANKS
+    stages = threads * 16 * (4 * (AHEAD + 2) + AHEAD)
+    sums = 4 * 2 * threads // 32 * (TOKENS * QUADS * 3 + 2)
+    shared = stages + sums + (AHEAD + 1) * TOKENS * 80 + 2 * TOKENS * 20 + 32 * 100
+    defines = tuple(f"{name}={value}" for name, value in (("RANKS", RANKS), ("AHEAD", AHEAD), ("PASSING", PASSING)))
+    chosen = () if defines == ("RANKS=8", "AHEAD=3", "PASSING=0") else defines
+    return CudaKernel(Path(__file__).with_name("ring.cu"), f"mhc_ring_{terms}", shared, RANKS, chosen)
+
+
+@cache
+def _groups(device: "torch.device") -> int:
+    """Groups that the device holds at once."""
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count // 8
+
+
+@cache
+def _exchange(device: "torch.device", groups: int) -> "tuple[Tensor, Tensor]":
+    """The ring of each group, and the number of the next turn, which no tag in them has, with the blocks at their
+    end."""
+    import torch
+
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("mhc_boundary must run once on this device before it is captured in a graph")
+    ring = torch.zeros(groups, RING, TOKENS, RANKS, QUADS, 4, dtype=torch.int32, device=device)
+    return ring, torch.tensor([1, 0], dtype=torch.int32, device=device)
