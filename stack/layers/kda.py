@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stack.core import ForwardContext, ModelGeometry
 from stack.core.memory import KdaLayer
-from stack.kernels.quantized import Fp8Weight
+from stack.kernels.quantized import Fp8Weight, QuantizedRows
 from stack.layers.ops import Ops
 from stack.layers.projection import FusedProjection, Projection
 from stack.layers.weights import Weights
@@ -59,10 +59,23 @@ class LinearAttention:
             geometry.rms_norm_eps,
         )
 
-    def __call__(self, x_TC: Tensor, ctx: ForwardContext, layer: KdaLayer, has_state_R: Tensor | None) -> Tensor:
-        """Outputs [T, C]. `has_state_R` (bool, prefill only): requests whose slot holds an earlier pass's state."""
+    @property
+    def takes_quantized(self) -> bool:
+        """Whether it multiplies quantised inputs; the release stores these weights unquantised."""
+        return self.inputs.is_fp8
+
+    def __call__(
+        self,
+        x_TC: Tensor,
+        ctx: ForwardContext,
+        layer: KdaLayer,
+        has_state_R: Tensor | None,
+        rows: QuantizedRows | None = None,
+    ) -> Tensor:
+        """Outputs [T, C]. `has_state_R` (bool, prefill only): requests whose slot holds an earlier pass's state.
+        `rows` are x quantised, where that is done."""
         channels, heads = self.conv_X4.shape[0], self.A_log_H.shape[0]
-        qkv_TX, b_TH, low_TN = self.inputs.joined(x_TC).split((channels, heads, 2 * self.head_dim), -1)
+        qkv_TX, b_TH, low_TN = self.inputs.joined(x_TC, rows).split((channels, heads, 2 * self.head_dim), -1)
         low_T2D = low_TN.unflatten(-1, (2, self.head_dim))
         f_TN, gate_TN = self.ops.linear.function("linear_heads")(low_T2D, self.gates_2NK).unbind(1)
         f_THD, gate_THD = (g.unflatten(-1, (-1, self.head_dim)) for g in (f_TN, gate_TN))

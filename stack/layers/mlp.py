@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stack.core import ForwardContext, ModelGeometry
+from stack.kernels.quantized import QuantizedRows
 from stack.layers.ops import Ops
 from stack.layers.projection import FusedProjection, Projection
 from stack.layers.weights import Experts, Weights
@@ -36,9 +37,20 @@ class DenseMlp:
             geometry.swiglu_limit,
         )
 
-    def __call__(self, x_TC: Tensor) -> Tensor:
-        """Outputs [T, C]."""
-        gate_up_TI2 = self.gate_up.joined(x_TC)
+    @property
+    def takes_quantized(self) -> bool:
+        """Whether it multiplies quantised inputs."""
+        return self.gate_up.is_fp8
+
+    @property
+    def weights(self) -> Experts:
+        """Its matrices, as an op takes them that runs it beside others. Raises ValueError where gate and up are not
+        one."""
+        return Experts(self.gate_up.weight, self.down.weight)
+
+    def __call__(self, x_TC: Tensor, rows: QuantizedRows | None = None) -> Tensor:
+        """Outputs [T, C]. `rows` are x quantised, where that is done."""
+        gate_up_TI2 = self.gate_up.joined(x_TC, rows)
         if self.down.is_fp8:
             return self.down.of_quantized(self.ops.swiglu_quant(gate_up_TI2, limit=self.limit))
         return self.down(self.ops.swiglu(gate_up_TI2, limit=self.limit))
@@ -46,7 +58,7 @@ class DenseMlp:
 
 @dataclass(frozen=True, slots=True)
 class MixtureOfExperts:
-    """Top-k routed experts plus the shared expert."""
+    """Top-k routed experts plus the shared expert, by one op."""
 
     ops: Ops
     router_EC: Tensor
@@ -74,8 +86,14 @@ class MixtureOfExperts:
             geometry.norm_topk_prob,
         )
 
-    def __call__(self, x_TC: Tensor, num_rows: Tensor) -> Tensor:
-        """Outputs [T, C]; rows from `num_rows` (int32 scalar tensor) on are padding and reach no routed expert."""
+    @property
+    def takes_quantized(self) -> bool:
+        """Whether it multiplies quantised inputs."""
+        return self.shared.takes_quantized
+
+    def __call__(self, x_TC: Tensor, num_rows: Tensor, rows: QuantizedRows | None = None) -> Tensor:
+        """Outputs [T, C]; rows from `num_rows` (int32 scalar tensor) on are padding and reach no routed expert. `rows`
+        are x quantised, where that is done."""
         ids_TK, weights_TK = self.ops.router(
             x_TC,
             self.router_EC,
@@ -87,10 +105,11 @@ class MixtureOfExperts:
         )
         if self.record is not None:
             self.record(ids_TK)
-        routed_TC = self.ops.moe(
-            x_TC, ids_TK, weights_TK, self.experts, limit=self.shared.limit, swiglu_quant=self.ops.swiglu_quant
-        )
-        return routed_TC + self.shared(x_TC)
+        y_TC: Tensor = self.ops.moe(
+            x_TC, ids_TK, weights_TK, self.experts, limit=self.shared.limit, swiglu_quant=self.ops.swiglu_quant,
+            shared=self.shared, rows=rows,
+        )  # fmt: skip
+        return y_TC
 
 
 def num_live_rows(ctx: ForwardContext) -> Tensor:

@@ -8,7 +8,7 @@ from stack.kernels import BoundOp
 from stack.kernels.catalog import OPS
 from stack.kernels.moe.tables import TileTable
 
-_TILED = ("by_rows", "triton_grouped")
+_TILED = ("by_rows", "beside_by_rows", "triton_grouped", "triton_beside")
 """Implementations of `moe` that take tuned tiles."""
 
 
@@ -53,7 +53,7 @@ def bind_ops(kernels: KernelConfig, device: str, *, moe_tiles: TileTable | None 
     }
     if moe_tiles and bound["moe"].impl not in _TILED:
         raise ConfigError(
-            f"kernels.moe_table holds tiles of {' and '.join(_TILED)}, and kernels.moe runs {bound['moe'].impl}; "
+            f"kernels.moe_table holds tiles of {', '.join(_TILED)}, and kernels.moe runs {bound['moe'].impl}; "
             "leave kernels.moe_table empty"
         )
     return Ops(**bound)

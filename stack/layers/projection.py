@@ -31,14 +31,16 @@ class Projection:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether inputs are quantised."""
+        """Whether it multiplies quantised inputs."""
         return isinstance(self.weight, Fp8Weight)
 
-    def __call__(self, x_TK: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
-        """Outputs [T, N] in `out_dtype`, by default the compute dtype."""
+    def __call__(
+        self, x_TK: Tensor, rows: QuantizedRows | None = None, *, out_dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Outputs [T, N] in `out_dtype`, by default the compute dtype. `rows` are x quantised, where that is done."""
         if isinstance(self.weight, Tensor):
             return self.ops.linear(x_TK, self.weight, out_dtype=out_dtype or self.dtype)
-        return self.of_quantized(self.ops.quantize_rows(x_TK))
+        return self.of_quantized(self.ops.quantize_rows(x_TK) if rows is None else rows)
 
     def of_quantized(self, x: QuantizedRows) -> Tensor:
         """Outputs [T, N] of rows that were quantised already; the weight must be FP8."""
@@ -67,14 +69,26 @@ class FusedProjection:
         parts = ((Projection(ops, _stack(run), weights.dtype), tuple(rows)) for run, rows in runs)
         return cls(tuple(parts))
 
-    def __call__(self, x_TK: Tensor) -> tuple[Tensor, ...]:
-        """Each matrix's outputs [T, N], views into the fused ones: rows are strided."""
-        outputs = ((_without_padding(projection(x_TK), rows), rows) for projection, rows in self.parts)
-        return tuple(y for y_TN, rows in outputs for y in y_TN.split(rows, -1))
+    @property
+    def is_fp8(self) -> bool:
+        """Whether any part multiplies quantised inputs."""
+        return any(projection.is_fp8 for projection, _ in self.parts)
 
-    def joined(self, x_TK: Tensor) -> Tensor:
+    @property
+    def weight(self) -> Tensor | Fp8Weight:
+        """The one matrix that all were fused into. Raises ValueError where there are several."""
+        if len(self.parts) > 1:
+            raise ValueError("these projections were not fused into one matrix: they are stored in different ways")
+        return self.parts[0][0].weight
+
+    def __call__(self, x_TK: Tensor, rows: QuantizedRows | None = None) -> tuple[Tensor, ...]:
+        """Each matrix's outputs [T, N], views into the fused ones: rows are strided. `rows` as in `Projection`."""
+        outputs = ((_without_padding(projection(x_TK, rows), widths), widths) for projection, widths in self.parts)
+        return tuple(y for y_TN, widths in outputs for y in y_TN.split(widths, -1))
+
+    def joined(self, x_TK: Tensor, rows: QuantizedRows | None = None) -> Tensor:
         """All outputs side by side [T, sum of N]."""
-        outputs = [_without_padding(projection(x_TK), rows) for projection, rows in self.parts]
+        outputs = [_without_padding(projection(x_TK, rows), widths) for projection, widths in self.parts]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stack.core import ForwardContext, ModelGeometry
 from stack.core.memory import PagedLayer
-from stack.kernels.quantized import Fp8Weight
+from stack.kernels.quantized import Fp8Weight, QuantizedRows
 from stack.layers.ops import Ops
 from stack.layers.projection import FusedProjection, Projection
 from stack.layers.weights import Weights
@@ -134,6 +134,11 @@ class SparseAttention:
             g.rms_norm_eps,
         )
 
+    @property
+    def takes_quantized(self) -> bool:
+        """Whether it multiplies quantised inputs."""
+        return self.inputs.is_fp8
+
     def __call__(
         self,
         x_TC: Tensor,
@@ -141,10 +146,12 @@ class SparseAttention:
         layer: PagedLayer,
         workspace_bytes: int,
         index_TW: Tensor | None = None,
+        rows: QuantizedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Outputs [T, C] and the index set used. With `index_TW` that set is taken and the indexer does not run."""
+        """Outputs [T, C] and the index set used. With `index_TW` that set is taken and the indexer does not run.
+        `rows` are x quantised, where that is done."""
         linear_heads = self.ops.linear.function("linear_heads")
-        q_TQ, kv_TL = self.inputs(x_TC)
+        q_TQ, kv_TL = self.inputs(x_TC, rows)
         qr_TQ = self.ops.rms_norm(q_TQ, self.q_norm_Q, eps=self.norm_eps)
         self.ops.latent_write(kv_TL, self.kv_norm_L, layer.latent_NPL, ctx.write_T, eps=self.norm_eps)
         if index_TW is None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stack.core import ModelGeometry
+from stack.kernels.quantized import QuantizedRows
 from stack.layers.ops import Ops
 from stack.layers.weights import Weights
 
@@ -61,20 +62,18 @@ class Boundary:
             geometry.sinkhorn_iters,
         )
 
-    def __call__(self, streams: Streams) -> tuple[Streams, Tensor]:
-        """Streams with nothing pending (but with this boundary's coefficients), and the sub-layer's input [T, C]."""
-        X_TNC, x_TC, post_TN, comb_TNN = self.ops.mhc_boundary(
-            streams.y_TC,
-            streams.X_TNC,
-            streams.post_TN,
-            streams.comb_TNN,
-            self,
-            self.norm_C,
-            hc_eps=self.hc_eps,
-            norm_eps=self.norm_eps,
-            iters=self.iters,
-        )
-        return Streams(X_TNC, None, post_TN, comb_TNN), x_TC
+    def __call__(self, streams: Streams, *, quantizes: bool) -> tuple[Streams, Tensor, QuantizedRows | None]:
+        """Streams with nothing pending (but with this boundary's coefficients), the sub-layer's input [T, C], and where
+        it `quantizes` that input quantised, too."""
+        arguments = (streams.y_TC, streams.X_TNC, streams.post_TN, streams.comb_TNN, self, self.norm_C)
+        options = {"hc_eps": self.hc_eps, "norm_eps": self.norm_eps, "iters": self.iters}
+        rows: QuantizedRows | None = None
+        if quantizes:
+            run = self.ops.mhc_boundary.function("mhc_boundary_quant")
+            X_TNC, x_TC, post_TN, comb_TNN, rows = run(*arguments, **options, quantize_rows=self.ops.quantize_rows)
+        else:
+            X_TNC, x_TC, post_TN, comb_TNN = self.ops.mhc_boundary(*arguments, **options)
+        return Streams(X_TNC, None, post_TN, comb_TNN), x_TC, rows
 
 
 def settle(ops: Ops, streams: Streams) -> tuple[Streams, Tensor]:

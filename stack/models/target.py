@@ -69,15 +69,16 @@ class DecoderLayer:
         num_rows: Tensor,
     ) -> Streams:
         """The streams behind this layer, its MLP's output pending."""
-        streams, x_TC = self.before_mixer(streams)
+        streams, x_TC, rows = self.before_mixer(streams, quantizes=self.mixer.takes_quantized)
         if isinstance(self.mixer, LinearAttention):
-            y_TC = self.mixer(x_TC, ctx, memory.kda[self.memory_index], has_state_R)
+            y_TC = self.mixer(x_TC, ctx, memory.kda[self.memory_index], has_state_R, rows)
         else:
-            y_TC, _ = self.mixer(x_TC, ctx, memory.paged[self.memory_index], memory.index_workspace_bytes)
-        streams, x_TC = self.before_mlp(streams.with_output(y_TC))
+            paged = memory.paged[self.memory_index]
+            y_TC, _ = self.mixer(x_TC, ctx, paged, memory.index_workspace_bytes, rows=rows)
+        streams, x_TC, rows = self.before_mlp(streams.with_output(y_TC), quantizes=self.mlp.takes_quantized)
         if isinstance(self.mlp, DenseMlp):
-            return streams.with_output(self.mlp(x_TC))
-        return streams.with_output(self.mlp(x_TC, num_rows))
+            return streams.with_output(self.mlp(x_TC, rows))
+        return streams.with_output(self.mlp(x_TC, num_rows, rows))
 
 
 class TargetModel:

@@ -14,6 +14,8 @@ Write the finished sub-layer back, then form the next one's normalised input:
 
 `site` has `fn_MD` [2N + N*N, N*C], `base_M`, `scale_3`, all used in FP32. post and comb are FP32. The streams may be
 updated in place. X and x have the compute dtype (rounded once); with float32 compute nothing is rounded.
+`mhc_boundary_quant(.., quantize_rows) -> (X_TNC, x_TC, post_TN, comb_TNN, rows)` also gives `quantize_rows(x_TC)`, to
+the bit; `quantize_rows` is the bound op, for those that do it by another launch.
 `mhc_final(y_TC, X_TNC, post_TN, comb_TNN, norm_weight_C, *, norm_eps) -> (h_TC, mean_TC)` writes back, averages the
 streams and normalises: the model's last hidden. `mhc_mean(y, X, post, comb) -> (X, mean_TC)` is the tap of a drafter:
 it has written y back, so the next call takes y, post and comb None. In all three, y None means that nothing is pending.
@@ -21,4 +23,4 @@ it has written y back, so the next call takes y, post and comb None. In all thre
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("cuda_fused", "cuda_unfused", "torch_unfused", "cuda_cluster", "cuda_ring"))
+OP = Op(__name__, impls=("cuda_fused", "cuda_unfused", "torch_unfused", "cuda_cluster", "cuda_ring", "cuda_quant"))

@@ -54,6 +54,9 @@ struct BoundaryArguments {
   int64_t y_row, streams_row;
   int tokens, channels, terms, iters, weight_bf16, slab, splits;
   float hc_eps, norm_eps;
+  uint8_t* codes;  // of x, row-major, and its scales, MN-major: only where it is quantised too
+  float* code_scales;
+  int64_t scale_group;
 };
 
 namespace {
@@ -165,7 +168,32 @@ __device__ __forceinline__ float root_of(const BoundaryArguments& a, float squar
   return sqrtf(square / static_cast<float>(kStreams * a.channels) + a.norm_eps);
 }
 
+// E4M3 codes and the scale of 128 channels of the rounded row, eight of them in each of 16 neighbouring lanes. A true division: an exact residual mends
+// the product.
+__device__ __forceinline__ void quantize(const BoundaryArguments& a, const uint4& rounded, int64_t row, int channel) {
+  const unsigned lanes = 0xffffu << (threadIdx.x % 32 / 16 * 16);
+  float x[8], peak = 0.f;
+  unpack(rounded, x);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) peak = fmaxf(peak, fabsf(x[i]));
+#pragma unroll
+  for (int step = 1; step < 16; step *= 2) peak = fmaxf(peak, __shfl_xor_sync(lanes, peak, step));
+  const float scale = __fdiv_rn(fmaxf(peak, 1e-10f), 448.f), inverse = __fdiv_rn(1.f, scale);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float estimate = x[i] * inverse;
+    x[i] = __fmaf_rn(__fmaf_rn(-estimate, scale, x[i]), inverse, estimate);
+  }
+  uint32_t words[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    words[i] = static_cast<uint32_t>(e4m3x2(x[i * 4], x[i * 4 + 1])) | (static_cast<uint32_t>(e4m3x2(x[i * 4 + 2], x[i * 4 + 3])) << 16);
+  *reinterpret_cast<uint2*>(a.codes + row * a.channels + channel) = make_uint2(words[0], words[1]);
+  if (channel % 128 == 0) a.code_scales[channel / 128 * a.scale_group + row] = scale;
+}
+
 // Collapse and norm of two tokens, four warps each; every load of a lane is in flight before the first is used.
+template <bool QUANTIZES>
 __device__ __forceinline__ void finish(const BoundaryArguments& a, float (&squares)[kWarps], int64_t first_row) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = threadIdx.x % 128;
   const int64_t row = first_row + warp / 4;
@@ -229,7 +257,9 @@ __device__ __forceinline__ void finish(const BoundaryArguments& a, float (&squar
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = weight[i] * x[i] * inverse;
-    __stcs(reinterpret_cast<uint4*>(a.x + row * a.channels + channel), pack(x));
+    const uint4 rounded = pack(x);
+    __stcs(reinterpret_cast<uint4*>(a.x + row * a.channels + channel), rounded);
+    if (QUANTIZES) quantize(a, rounded, row, channel);
   }
 }
 
@@ -270,9 +300,8 @@ __device__ __forceinline__ void balance(const BoundaryArguments& a, int64_t firs
   *reinterpret_cast<float4*>(a.next_comb + row * 16 + lane * 4) = make_float4(c[0], c[1], c[2], c[3]);
 }
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(kThreads, 2) mhc_boundary(const __grid_constant__ BoundaryArguments a) {
+template <bool QUANTIZES>
+__device__ __forceinline__ void boundary(const BoundaryArguments& a) {
   __shared__ __align__(16) Mix shared;
   __shared__ float squares[2][kWarps];  // alternating, so that one barrier a pair of tokens is enough
   // order of work: mix(0), mix(1), end(0), mix(2), end(1), .. end(last)
@@ -322,7 +351,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) mhc_boundary(const __g
   const int finishes = slab == slabs - 1 ? last_finishes : a.slab / kEndTokens;
   if (index < finishes) {
 #pragma unroll 1
-    for (int pair = 0; pair < kEndTokens; pair += 2) finish(a, squares[pair / 2 % 2], first + index * kEndTokens + pair);
+    for (int pair = 0; pair < kEndTokens; pair += 2) finish<QUANTIZES>(a, squares[pair / 2 % 2], first + index * kEndTokens + pair);
   } else {
     balance(a, first + (index - finishes) * kBalanceTokens);
   }
@@ -332,6 +361,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2) mhc_boundary(const __g
     if (atomicAdd(a.finished + slab, 1) == all - 1) a.finished[slab] = 0;
   }
 }
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 2) mhc_boundary(const __grid_constant__ BoundaryArguments a) { boundary<false>(a); }
+
+// The same, and the row that leaves it quantised; channels are a multiple of 128.
+extern "C" __global__ void __launch_bounds__(kThreads, 2) mhc_boundary_quant(const __grid_constant__ BoundaryArguments a) { boundary<true>(a); }
 
 // X'[j] = post[j] y + sum_i comb[i, j] X[i] alone, in place; with `mean` also the mean of the streams, in FP32, rounded once. One block a token.
 extern "C" __global__ void __launch_bounds__(256) mhc_write_back(const __nv_bfloat16* y, int64_t y_row, __nv_bfloat16* streams, int64_t streams_row,

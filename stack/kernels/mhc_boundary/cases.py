@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from stack.kernels.cases import Call, Case, Draw
+from stack.kernels.quantize_rows.torch_group import quantize_rows
 
 N, C = 4, 256
 
@@ -33,6 +34,11 @@ def _inside(rows: int) -> Case:
     return Case(f"inside_{rows}", build)
 
 
+def _quantized(draw: Draw) -> Call:
+    call = _inside(18).build(draw)
+    return Call(call.args, {**call.kwargs, "quantize_rows": quantize_rows})
+
+
 def _first(draw: Draw) -> Call:
     args = (None, draw.normal(17, N, C), None, None, _site(draw), draw.normal(C, mean=1.0, std=0.1))
     return Call(args, {"hc_eps": 1e-6, "norm_eps": 1e-5, "iters": 20})
@@ -54,6 +60,7 @@ CASES = (
     _inside(1),
     _inside(17),
     _inside(150),
+    Case("quantized", _quantized, function="mhc_boundary_quant", float32=0.2, bfloat16=0.2),
     Case("first", _first),
     Case("final", _final, function="mhc_final"),
     Case("final_settled", _settled, function="mhc_final"),

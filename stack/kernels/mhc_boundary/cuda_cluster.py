@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only
+from stack.kernels.mhc_boundary.chain import then_quantized
 from stack.kernels.mhc_boundary.cuda_fused import bf16_terms, boundary_call, mhc_final, mhc_mean
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from stack.kernels.mhc_boundary.torch_unfused import Site
 
-__all__ = ["mhc_boundary", "mhc_final", "mhc_mean", "missing"]
+__all__ = ["mhc_boundary", "mhc_boundary_quant", "mhc_final", "mhc_mean", "missing"]
 
 missing = hopper_only
 
@@ -66,6 +67,9 @@ def mhc_boundary(
     blocks = _clusters(X_TNC.shape[0], X_TNC.device) * RANKS
     _KERNELS[bf16_terms(site.fn_MD).shape[0]].launch((blocks, 1, 1), THREADS, [arguments])
     return results
+
+
+mhc_boundary_quant = then_quantized(mhc_boundary)
 
 
 def _check_copies(*parts: "Tensor | None") -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only
+from stack.kernels.mhc_boundary.chain import then_quantized
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,7 @@ class BoundaryArguments(ctypes.Structure):
         + [(n, ctypes.c_int64) for n in ("y_row", "streams_row")]
         + [(n, ctypes.c_int) for n in "tokens channels terms iters weight_bf16 slab splits".split()]
         + [(n, ctypes.c_float) for n in ("hc_eps", "norm_eps")]
+        + [("codes", ctypes.c_void_p), ("code_scales", ctypes.c_void_p), ("scale_group", ctypes.c_int64)]
     )
 
 
@@ -59,20 +61,28 @@ def mhc_boundary(
     iters: int,
 ) -> "tuple[Tensor, Tensor, Tensor, Tensor]":
     """See the op's contract. The streams are updated in place."""
-    import torch
-
     arguments, results = boundary_call(
         BoundaryArguments, y_TC, X_TNC, post_TN, comb_TNN, site, norm_weight_C, (hc_eps, norm_eps, iters)
     )
+    launch_boundary(_BOUNDARY, arguments, X_TNC, site)
+    return results
+
+
+mhc_boundary_quant = then_quantized(mhc_boundary)
+
+
+def launch_boundary(kernel: CudaKernel, arguments: Any, X_TNC: "Tensor", site: "Site") -> None:
+    """One launch over the streams, with the work space that it needs."""
+    import torch
+
     tokens, streams, channels = X_TNC.shape
     if not tokens:
-        return results
+        return
     splits = -(-channels // MIX_CHANNELS)
     sums = torch.empty((tokens, splits, 2 * streams + streams * streams + 1), dtype=torch.float32, device=X_TNC.device)
     arguments.sums, arguments.finished = sums.data_ptr(), _counters(X_TNC.device).data_ptr()
     arguments.terms, arguments.slab, arguments.splits = bf16_terms(site.fn_MD).shape[0], SLAB, splits
-    _BOUNDARY.launch((_blocks(tokens, splits), 1, 1), THREADS, [arguments])
-    return results
+    kernel.launch((_blocks(tokens, splits), 1, 1), THREADS, [arguments])
 
 
 def boundary_call(

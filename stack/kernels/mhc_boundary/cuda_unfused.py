@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stack.kernels.devices import hopper_only
 from stack.kernels.mhc_boundary import cuda_fused
+from stack.kernels.mhc_boundary.chain import then_quantized
 from stack.kernels.mhc_boundary.cuda_fused import mhc_final, mhc_mean, write_back
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from stack.kernels.mhc_boundary.torch_unfused import Site
 
-__all__ = ["mhc_boundary", "mhc_final", "mhc_mean", "missing"]
+__all__ = ["mhc_boundary", "mhc_boundary_quant", "mhc_final", "mhc_mean", "missing"]
 
 missing = hopper_only
 
@@ -37,3 +38,6 @@ def mhc_boundary(
     return cuda_fused.mhc_boundary(
         None, X_TNC, None, None, site, norm_weight_C, hc_eps=hc_eps, norm_eps=norm_eps, iters=iters
     )
+
+
+mhc_boundary_quant = then_quantized(mhc_boundary)

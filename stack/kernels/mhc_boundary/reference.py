@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from stack.kernels.mhc_boundary.chain import then_quantized
 from stack.kernels.mhc_boundary.torch_unfused import Site
 
 
@@ -33,6 +34,9 @@ def mhc_boundary(
         comb = comb / (comb.sum(-2, keepdim=True) + hc_eps)
     collapsed_TC = (pre[..., None] * X).sum(1).to(X_TNC.dtype)
     return streams_TNC, _norm(collapsed_TC, norm_weight_C, norm_eps), post.float(), comb.float()
+
+
+mhc_boundary_quant = then_quantized(mhc_boundary)
 
 
 def mhc_final(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stack.kernels.mhc_boundary.chain import then_quantized
 from stack.kernels.rms_norm.torch_rows import rms_norm
 from stack.kernels.row_tiles import pad_rows, tiled_matmul
 
@@ -52,6 +53,9 @@ def mhc_boundary(
         collapsed = torch.bmm(pre_TN[rows, None], streams_TNC[rows].float())[:, 0].to(X_TNC.dtype)
         x_TC[rows] = rms_norm(collapsed, norm_weight_C, eps=norm_eps)
     return streams_TNC, x_TC, next_post_TN, next_comb_TNN
+
+
+mhc_boundary_quant = then_quantized(mhc_boundary)
 
 
 def mhc_final(

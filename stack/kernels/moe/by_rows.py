@@ -9,8 +9,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 from stack.kernels.moe import deep_gemm_contiguous, triton_grouped
+from stack.kernels.moe.experts import Experts, SharedExpert
 from stack.kernels.moe.tables import TileTable
-from stack.kernels.moe.torch_grouped import Experts
 from stack.kernels.quantized import QuantizedRows
 
 MOST_TRITON_ROWS = 2112
@@ -29,10 +29,15 @@ def moe(
     *,
     limit: float | None,
     swiglu_quant: Callable[..., QuantizedRows],
+    shared: SharedExpert | None = None,
+    rows: QuantizedRows | None = None,
     tiles: TileTable | None = None,
 ) -> Tensor:
     """See the op's contract. `tiles` are for the few."""
-    arguments = (x_TC, ids_TK, weights_TK, experts)
     if x_TC.shape[0] > MOST_TRITON_ROWS:
-        return deep_gemm_contiguous.moe(*arguments, limit=limit, swiglu_quant=swiglu_quant)
-    return triton_grouped.moe(*arguments, limit=limit, swiglu_quant=swiglu_quant, tiles=tiles)
+        return deep_gemm_contiguous.moe(
+            x_TC, ids_TK, weights_TK, experts, limit=limit, swiglu_quant=swiglu_quant, shared=shared, rows=rows
+        )
+    return triton_grouped.moe(
+        x_TC, ids_TK, weights_TK, experts, limit=limit, swiglu_quant=swiglu_quant, shared=shared, rows=rows, tiles=tiles
+    )

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from stack.kernels.devices import hopper_only, package_missing
-from stack.kernels.moe.routing import combine, scatter_quantized, sort_by_expert
-from stack.kernels.moe.torch_grouped import Experts
+from stack.kernels.moe.experts import Experts, SharedExpert, with_shared
+from stack.kernels.moe.routing import Places, combine, scatter_quantized, sort_by_expert
 from stack.kernels.quantized import Fp8Weight, QuantizedRows
 
 FULL_ROWS = 192
@@ -32,19 +32,33 @@ def moe(
     *,
     limit: float | None,
     swiglu_quant: Callable[..., QuantizedRows],
+    shared: SharedExpert | None = None,
+    rows: QuantizedRows | None = None,
 ) -> Tensor:
-    """See the op's contract. Experts must be Fp8Weights."""
+    """See the op's contract. Experts must be Fp8Weights. Its own rows are quantised on their way to their places."""
+    if not x_TC.shape[0]:
+        return torch.empty_like(x_TC)
+    rows_MC, places = sorted_outputs(x_TC, ids_TK, experts, limit=limit, swiglu_quant=swiglu_quant)
+    return with_shared(combine(rows_MC, places, weights_TK), x_TC, shared, rows)
+
+
+def sorted_outputs(
+    x_TC: Tensor,
+    ids_TK: Tensor,
+    experts: Experts,
+    *,
+    limit: float | None,
+    swiglu_quant: Callable[..., QuantizedRows],
+) -> tuple[Tensor, Places]:
+    """The routed experts' outputs [M, C] in sorted order, and where each choice's row lies."""
     gate_up, down = experts.gate_up, experts.down
     if not isinstance(gate_up, Fp8Weight) or not isinstance(down, Fp8Weight):
         raise ValueError("deep_gemm_contiguous takes FP8 experts; use triton_grouped or torch_grouped for others")
-    if not x_TC.shape[0]:
-        return torch.empty_like(x_TC)
     num_experts = gate_up.codes_NK.shape[0]
     align = 128 if ids_TK.numel() >= FULL_ROWS * num_experts else 64
     places = sort_by_expert(ids_TK, num_experts, align)
     inner_MI2 = _product(scatter_quantized(x_TC, places), gate_up, places.layout_M, align)
-    rows_MC = _product(swiglu_quant(inner_MI2, limit=limit), down, places.layout_M, align)
-    return combine(rows_MC, places, weights_TK)
+    return _product(swiglu_quant(inner_MI2, limit=limit), down, places.layout_M, align), places
 
 
 def _product(x: QuantizedRows, weight: Fp8Weight, layout_M: Tensor, align: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from stack.kernels.linear.reference import linear
 from stack.kernels.linear_fp8.reference import linear_fp8
-from stack.kernels.moe.torch_grouped import Experts
+from stack.kernels.moe.experts import Experts, SharedExpert, with_shared
 from stack.kernels.quantize_rows.reference import quantize_rows
 from stack.kernels.quantized import Fp8Weight, QuantizedRows
 from stack.kernels.swiglu.reference import swiglu
@@ -21,15 +21,17 @@ def moe(
     *,
     limit: float | None,
     swiglu_quant: Callable[..., QuantizedRows],
+    shared: SharedExpert | None = None,
+    rows: QuantizedRows | None = None,
 ) -> Tensor:
-    """The weighted sum of the chosen experts [T, C] in x's dtype."""
+    """The weighted sum of the chosen experts [T, C] in x's dtype, and then the shared one's output."""
     y_TC = torch.zeros(x_TC.shape, dtype=torch.float32, device=x_TC.device)
     for row, ids in enumerate(ids_TK.tolist()):
         for choice, expert in enumerate(ids):
             if expert >= 0:
                 y = _expert(x_TC[row : row + 1], experts, expert, limit, swiglu_quant)
                 y_TC[row] += weights_TK[row, choice] * y[0]
-    return y_TC.to(x_TC.dtype)
+    return with_shared(y_TC.to(x_TC.dtype), x_TC, shared, rows)
 
 
 def _expert(

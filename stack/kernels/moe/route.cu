@@ -1,7 +1,9 @@
 // Where each (token, choice) goes: rows sorted by expert, each expert's rows starting at a multiple of `align`. And the quantised copy to there, and
-// the weighted sum back. The order of rows inside an expert is not fixed; no result depends on it, since rows never meet in a sum.
+// the weighted sum back, with or without a term added. The order of rows inside an expert is not fixed; no result depends on it, since rows never meet in a sum.
 #include <cuda_bf16.h>
 #include <cstdint>
+
+#include "../hopper.cuh"
 
 namespace {
 constexpr int kThreads = 1024, kMaxExperts = 1024;
@@ -10,7 +12,8 @@ constexpr int kThreads = 1024, kMaxExperts = 1024;
 // One block. position[i]: row of entry i, or -1. layout[row]: expert of the row, -1 behind the last expert. source[row]: entry, -1 for padding.
 extern "C" __global__ void __launch_bounds__(kThreads) moe_route(const int* ids, int entries, int experts, int align, int max_rows, int* position,
                                                                  int* layout, int* source) {
-  __shared__ int count[kMaxExperts], begin[kMaxExperts + 1];
+  __shared__ int count[kMaxExperts];
+  __shared__ int begin[kMaxExperts + 1];
   __shared__ int warp_total[32];
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   if (thread < kMaxExperts) count[thread] = 0;
@@ -72,7 +75,7 @@ extern "C" __global__ void moe_scatter(const __nv_bfloat16* x, int64_t x_row, co
       }
     }
 #pragma unroll
-    for (int lane = 1; lane < 8; lane *= 2) peak = fmaxf(peak, __shfl_xor_sync(__activemask(), peak, lane));
+    for (int lane = 1; lane < 8; lane *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffu << (threadIdx.x % 32 / 8 * 8), peak, lane));
     const float scale = __fdiv_rn(fmaxf(peak, 1e-10f), 448.f), inverse = __fdiv_rn(1.f, scale);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {  // a true division: an exact residual mends the product
@@ -83,10 +86,7 @@ extern "C" __global__ void moe_scatter(const __nv_bfloat16* x, int64_t x_row, co
     uint32_t* words = reinterpret_cast<uint32_t*>(&packed);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      uint16_t lo, hi;
-      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(lo) : "f"(v[i * 4 + 1]), "f"(v[i * 4]));
-      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(hi) : "f"(v[i * 4 + 3]), "f"(v[i * 4 + 2]));
-      words[i] = static_cast<uint32_t>(lo) | (static_cast<uint32_t>(hi) << 16);
+      words[i] = static_cast<uint32_t>(e4m3x2(v[i * 4], v[i * 4 + 1])) | (static_cast<uint32_t>(e4m3x2(v[i * 4 + 2], v[i * 4 + 3])) << 16);
     }
     for (int choice = 0; choice < choices; ++choice) {
       const int64_t row = position[token * choices + choice];
@@ -97,8 +97,11 @@ extern "C" __global__ void moe_scatter(const __nv_bfloat16* x, int64_t x_row, co
   }
 }
 
-// y[t] = sum over choices of weights[t, k] * rows[position[t, k]], FP32 over k in order. One block a token, 8 channels a thread.
-extern "C" __global__ void moe_combine(const __nv_bfloat16* rows, const int* position, const float* weights, int choices, int width, __nv_bfloat16* y) {
+// y[t] = sum over choices of weights[t, k] * rows[position[t, k]], FP32 over k in order. One block a token, 8 channels a thread. With ADDS that sum is
+// rounded, then added[t] is added and the result rounded again: what a separate addition would give, to the bit.
+template <bool ADDS>
+__device__ __forceinline__ void combine(const __nv_bfloat16* rows, const int* position, const float* weights, int choices, int width, __nv_bfloat16* y,
+                                        const __nv_bfloat16* added, int64_t added_row) {
   const int64_t token = blockIdx.x;
   for (int channel = threadIdx.x * 8; channel < width; channel += blockDim.x * 8) {
     float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
@@ -118,6 +121,24 @@ extern "C" __global__ void moe_combine(const __nv_bfloat16* rows, const int* pos
     __nv_bfloat162* out = reinterpret_cast<__nv_bfloat162*>(&packed);
 #pragma unroll
     for (int i = 0; i < 4; ++i) out[i] = __floats2bfloat162_rn(sum[i * 2], sum[i * 2 + 1]);
+    if (ADDS) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(added + token * added_row + channel);
+      const __nv_bfloat162* terms = reinterpret_cast<const __nv_bfloat162*>(&raw);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 routed = __bfloat1622float2(out[i]), term = __bfloat1622float2(terms[i]);
+        out[i] = __floats2bfloat162_rn(routed.x + term.x, routed.y + term.y);
+      }
+    }
     *reinterpret_cast<uint4*>(y + token * width + channel) = packed;
   }
+}
+
+extern "C" __global__ void moe_combine(const __nv_bfloat16* rows, const int* position, const float* weights, int choices, int width, __nv_bfloat16* y) {
+  combine<false>(rows, position, weights, choices, width, y, nullptr, 0);
+}
+
+extern "C" __global__ void moe_combine_added(const __nv_bfloat16* rows, const int* position, const float* weights, int choices, int width, __nv_bfloat16* y,
+                                             const __nv_bfloat16* added, int64_t added_row) {
+  combine<true>(rows, position, weights, choices, width, y, added, added_row);
 }

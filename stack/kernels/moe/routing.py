@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from stack.kernels.quantized import QuantizedRows
 
 _SOURCE = Path(__file__).with_name("route.cu")
-_ROUTE, _SCATTER, _COMBINE = (CudaKernel(_SOURCE, name) for name in ("moe_route", "moe_scatter", "moe_combine"))
+_ROUTE, _SCATTER, _COMBINE, _COMBINE_ADDED = (
+    CudaKernel(_SOURCE, name) for name in ("moe_route", "moe_scatter", "moe_combine", "moe_combine_added")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +98,19 @@ def scatter_quantized(x_TC: "Tensor", places: Places) -> "QuantizedRows":
     return QuantizedRows(codes_MC, scale_MG)
 
 
-def combine(rows_MC: "Tensor", places: Places, weights_TK: "Tensor") -> "Tensor":
-    """The weighted sum of each token's rows [T, C]: FP32 over the choices, rounded once."""
+def combine(rows_MC: "Tensor", places: Places, weights_TK: "Tensor", added_TC: "Tensor | None" = None) -> "Tensor":
+    """The weighted sum of each token's rows [T, C]: FP32 over the choices, rounded once. Then `added_TC` (bfloat16,
+    rows may be strided) is added as a separate addition would."""
     import torch
 
     (tokens, choices), width = places.position_TK.shape, rows_MC.shape[1]
     y_TC = torch.empty((tokens, width), dtype=rows_MC.dtype, device=rows_MC.device)
     threads = min(256, -(-width // 8 // 32) * 32)
     arguments = [rows_MC, places.position_TK, weights_TK.contiguous(), choices, width, y_TC]
-    _COMBINE.launch((tokens, 1, 1), threads, arguments)
+    if added_TC is None:
+        _COMBINE.launch((tokens, 1, 1), threads, arguments)
+        return y_TC
+    if added_TC.dtype != torch.bfloat16 or added_TC.shape != y_TC.shape or added_TC.stride(1) != 1:
+        raise ValueError(f"the combining kernel adds bfloat16 rows {list(y_TC.shape)}, not {list(added_TC.shape)}")
+    _COMBINE_ADDED.launch((tokens, 1, 1), threads, [*arguments, added_TC, c_int64(added_TC.stride(0))])
     return y_TC

@@ -4,28 +4,16 @@ T rows, K choices, C channels, I inner width, E experts.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from stack.kernels.linear_fp8.torch_dequantized import linear_fp8
+from stack.kernels.moe.experts import Experts, SharedExpert, with_shared
 from stack.kernels.quantize_rows.torch_group import quantize_rows
 from stack.kernels.quantized import Fp8Weight, QuantizedRows
 from stack.kernels.row_tiles import tiled_matmul
 from stack.kernels.swiglu.torch_rows import swiglu
-
-
-class Experts(Protocol):
-    """Stacked weights of a layer: [E, 2I, C] and [E, C, I], as tensors or as Fp8Weights."""
-
-    @property
-    def gate_up(self) -> Tensor | Fp8Weight:
-        """Gate rows first."""
-
-    @property
-    def down(self) -> Tensor | Fp8Weight:
-        """The way back."""
 
 
 def missing(device: str) -> str | None:
@@ -41,8 +29,10 @@ def moe(
     *,
     limit: float | None,
     swiglu_quant: Callable[..., QuantizedRows],
+    shared: SharedExpert | None = None,
+    rows: QuantizedRows | None = None,
 ) -> Tensor:
-    """The weighted sum of the chosen experts [T, C] in x's dtype."""
+    """See the op's contract."""
     top_k = ids_TK.shape[1]
     pair_TK = ids_TK.flatten().long()
     order = torch.argsort(pair_TK, stable=True)
@@ -58,7 +48,7 @@ def moe(
     y_TC = torch.zeros(x_TC.shape, dtype=torch.float32)
     for choice in range(top_k):
         y_TC.addcmul_(outputs[:, choice], weights_TK[:, choice, None])
-    return y_TC.to(x_TC.dtype)
+    return with_shared(y_TC.to(x_TC.dtype), x_TC, shared, rows)
 
 
 def _expert(

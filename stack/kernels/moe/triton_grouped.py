@@ -16,9 +16,9 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from stack.kernels.devices import hopper_only
+from stack.kernels.moe.experts import Experts, SharedExpert, with_shared
 from stack.kernels.moe.routing import Places, combine, sort_by_expert
 from stack.kernels.moe.tables import Launch, Tile, TileTable
-from stack.kernels.moe.torch_grouped import Experts
 from stack.kernels.quantize_rows.triton_group import quantize_rows
 from stack.kernels.quantized import Fp8Weight, QuantizedRows
 from stack.kernels.swiglu.triton_rows import swiglu
@@ -70,6 +70,8 @@ def moe(
     *,
     limit: float | None,
     swiglu_quant: Callable[..., QuantizedRows],
+    shared: SharedExpert | None = None,
+    rows: QuantizedRows | None = None,
     tiles: TileTable | None = None,
 ) -> Tensor:
     """See the op's contract. Outputs of both products must be multiples of 128, inner widths too.
@@ -89,10 +91,10 @@ def moe(
         )
     else:
         assert isinstance(down, Fp8Weight)
-        inner = swiglu_quant(
-            _product(quantize_rows(x_TC), gate_up, places, tile.rows, tile.up, gather=True), limit=limit
-        )
-    return combine(_product(inner, down, places, tile.rows, tile.down, gather=False), places, weights_TK)
+        rows = quantize_rows(x_TC) if rows is None else rows
+        inner = swiglu_quant(_product(rows, gate_up, places, tile.rows, tile.up, gather=True), limit=limit)
+    routed_TC = combine(_product(inner, down, places, tile.rows, tile.down, gather=False), places, weights_TK)
+    return with_shared(routed_TC, x_TC, shared, rows)
 
 
 def untuned_tile(entries: int, experts: int) -> Tile:

@@ -203,21 +203,33 @@ def test_experts(compiled: list[str], rows: int, fp8: bool) -> None:
     else:
         experts = SimpleNamespace(gate_up=bf16(8, 256, 256), down=bf16(8, 256, 128))
     act = impl("swiglu_quant", "triton_fused")
-    impl("moe", "triton_grouped")(
-        bf16(rows, 256), ints(rows, 2), torch.zeros(rows, 2), experts, limit=10.0, swiglu_quant=act
-    )
+    call = (bf16(rows, 256), ints(rows, 2), torch.zeros(rows, 2), experts)
+    impl("moe", "triton_grouped")(*call, limit=10.0, swiglu_quant=act)
     assert {"moe_route", "_grouped", "moe_combine"} <= set(compiled)
+    compiled.clear()
+    weights = {"gate_up": fp8_weight(256, 256), "down": fp8_weight(256, 128)}
+    if not fp8:
+        weights = {"gate_up": bf16(256, 256), "down": bf16(256, 128)}
+    shared = SimpleNamespace(weights=SimpleNamespace(**weights))
+    impl("moe", "triton_beside")(*call, limit=10.0, swiglu_quant=act, shared=shared)
+    quantised, between = (["_quantize"], "_fused") if fp8 else ([], "_swiglu")
+    assert compiled == ["moe_route", *quantised, "_beside", between, "_beside", "moe_combine_added"]
 
 
-@pytest.mark.parametrize("name", ["cuda_fused", "cuda_unfused", "cuda_cluster"])
+@pytest.mark.parametrize("name", ["cuda_fused", "cuda_unfused", "cuda_cluster", "cuda_quant"])
 @pytest.mark.parametrize("width", [256, 4096])
 def test_boundary(compiled: list[str], name: str, width: int) -> None:
     site = SimpleNamespace(fn_MD=torch.rand(24, 4 * width), base_M=torch.zeros(24), scale_3=torch.zeros(3))
     streams = (bf16(5, width), bf16(5, 4, width), torch.zeros(5, 4), torch.zeros(5, 4, 4))
     options = {"hc_eps": 1e-6, "norm_eps": 1e-5}
     impl("mhc_boundary", name)(*streams, site, bf16(width), iters=20, **options)
-    OPS["mhc_boundary"].module(name).mhc_final(*streams, bf16(width), norm_eps=1e-5)
+    module = OPS["mhc_boundary"].module(name)
+    module.mhc_final(*streams, bf16(width), norm_eps=1e-5)
     assert "mhc_write_back" in compiled
+    compiled.clear()
+    quantise = impl("quantize_rows", "triton_group")
+    module.mhc_boundary_quant(*streams, site, bf16(width), iters=20, quantize_rows=quantise, **options)
+    assert ("_quantize" in compiled) == (name != "cuda_quant") == ("mhc_boundary_quant" not in compiled)
 
 
 @pytest.mark.parametrize(("ranks", "ahead", "threads"), [(8, 3, 512), (16, 2, 256)])

@@ -16,9 +16,10 @@ from stack.kernels.index_select.top_pools import top_pools
 from stack.kernels.kda_chunk.cuda_prepared import prepare
 from stack.kernels.kda_chunk.segments import begin_pass, entering_states
 from stack.kernels.mhc_boundary import cuda_ring
+from stack.kernels.moe import routing
 from stack.kernels.sample.cases import CASES as SAMPLE_CASES
 from tests.stack.kernels import cuda_on_cpu
-from tools.gpu.micro import inputs
+from tools.gpu.micro import inputs, step_inputs
 from tools.gpu.micro.compare import distance, run
 from tools.gpu.micro.inputs import Call
 
@@ -221,3 +222,34 @@ def test_sparse_attention(impl: str, dtype: torch.dtype, tolerance: float, split
         weight = torch.softmax(lse * math.log(2.0), 0).nan_to_num()[..., None]
         got = (weight * partial.nan_to_num()).sum(0)
     assert distance(got, want) <= tolerance
+
+
+@pytest.mark.parametrize(("rows", "width", "first"), [(37, 256, False), (1, 4096, False), (9, 4096, True)])
+def test_boundary_gives_the_codes_of_its_result(rows: int, width: int, first: bool) -> None:
+    torch.manual_seed(rows)
+    quantise = OPS["quantize_rows"].module("reference").quantize_rows
+    call: Any = step_inputs.mhc_boundary_quant("cpu", rows, width, first)
+    call.kwargs["quantize_rows"] = quantise
+    module = OPS["mhc_boundary"].module
+    *plain, of_chain = run(module("cuda_fused").mhc_boundary_quant, call, "cpu")
+    *fused, of_kernel = run(module("cuda_quant").mhc_boundary_quant, call, "cpu")
+    assert all(torch.equal(a.float(), b.float()) for a, b in zip([*plain, of_chain], [*fused, of_kernel], strict=True))
+
+
+@pytest.mark.parametrize(("tokens", "choices", "experts", "align"), [(40, 2, 8, 16), (9, 8, 72, 64)])
+def test_a_term_of_the_sum_is_what_a_separate_addition_gives(
+    tokens: int, choices: int, experts: int, align: int
+) -> None:
+    torch.manual_seed(tokens)
+    ids = torch.stack([torch.randperm(experts)[:choices] for _ in range(tokens)]).int()
+    ids[-1] = -1
+    places = routing.sort_by_expert(ids, experts, align)
+    taken = places.position_TK[:-1].flatten().long()
+    assert torch.equal(places.source_M[taken], torch.arange(len(taken), dtype=torch.int32))
+    assert torch.equal(places.layout_M[taken], ids[:-1].flatten())
+    rows, added = torch.randn(len(places.layout_M), 512).bfloat16(), torch.randn(tokens, 600).bfloat16()[:, :512]
+    weights = torch.rand(tokens, choices)
+    want = routing.combine(rows, places, weights) + added
+    assert torch.equal(routing.combine(rows, places, weights, added), want)
+    products = rows.float()[places.position_TK.long()] * torch.where(ids >= 0, weights, 0.0)[..., None]
+    assert torch.allclose((want - added).float(), products.sum(1), atol=0.06)

@@ -95,8 +95,48 @@ far = x, gain, torch.tensor([65536, 131071, 1000003])
 assert (triton_block.norm_rope(*far, **options) - reference.norm_rope(*far, **options)).abs().max() < 5e-6
 """
 
+BESIDE = """
+from types import SimpleNamespace
+from stack.kernels.cases import Draw
+from stack.kernels.moe import cases, triton_beside
+from stack.kernels.moe.reference import moe
+from stack.kernels.moe.routing import Places
+from stack.kernels.moe.tables import Launch, Tile
+from stack.kernels.swiglu.triton_rows import swiglu
+def placed(ids, experts, align):
+    layout, source, position = [], [], torch.full(ids.shape, -1, dtype=torch.int32)
+    for expert in range(experts):
+        entries = (ids.flatten() == expert).nonzero()[:, 0].tolist()
+        for entry in entries:
+            position.view(-1)[entry] = len(source)
+            source.append(entry)
+            layout.append(expert)
+        short = -len(entries) % align
+        source, layout = source + [-1] * short, layout + [expert] * short
+    source, layout = source + [-1] * align, layout + [-1] * align
+    return Places(position, torch.tensor(layout, dtype=torch.int32), torch.tensor(source, dtype=torch.int32))
+tile = Tile(16, Launch(4, 2), Launch(4, 2))
+for rows, inner, narrow in ((17, 256, 128), (5, 128, 128)):
+    draw = Draw("cpu", torch.float32)
+    experts, shared = cases.matrices(draw, False, inner, 3), cases.matrices(draw, False, narrow)
+    x, weights = draw.normal(rows, 256), draw.uniform(rows, 2)
+    ids = draw.ints([e for _ in range(rows) for e in draw.order(3)[:2]]).view(rows, 2)
+    ids[-1] = -1
+    places = placed(ids, 3, 16)
+    got = triton_beside.expert_rows(
+        x, *triton_beside.products(experts, shared), places, tile, lambda y: swiglu(y, limit=cases.LIMIT)
+    )
+    sums = got[: len(places.layout_M)][places.position_TK.long()] * torch.where(ids >= 0, weights, 0.0)[..., None]
+    sums = torch.where((ids >= 0)[..., None], sums, 0.0).sum(1) + got[len(places.layout_M) :]
+    want = moe(x, ids, weights, experts, limit=cases.LIMIT, swiglu_quant=None, shared=cases.Shared(shared))
+    error = ((sums - want).abs().max() / want.std()).item()
+    assert error < 1e-4, (rows, error)
+"""
 
-@pytest.mark.parametrize("check", [PARTIAL, SEGMENTS, BLOCK], ids=["sparse_mla", "kda_segments", "dflash_block"])
+
+@pytest.mark.parametrize(
+    "check", [PARTIAL, SEGMENTS, BLOCK, BESIDE], ids=["sparse_mla", "kda_segments", "dflash_block", "moe_beside"]
+)
 def test_agrees_in_the_interpreter(check: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(

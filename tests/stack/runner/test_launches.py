@@ -37,9 +37,10 @@ def _watch(engine, enter) -> list:
     return seen
 
 
-def test_the_runner_itself_adds_few_launches_to_the_ops(tmp_path, monkeypatch):
-    """Outside the ops: 32 a step, and one addition a layer of experts."""
-    write_tiny(tmp_path, dtype="float32")
+def test_a_step_asks_each_op_once_for_each_thing(tmp_path, monkeypatch):
+    """Outside the ops: 32 launches a step. A sub-layer's input is quantised once, by its boundary; beside those only
+    what attention makes itself is (its queries' rank, its output), and only dense layers have products of their own."""
+    write_tiny(tmp_path, dtype="float32", fp8=True)
     launches = Launches()
     launches.watch_ops(monkeypatch)
     paths = {"model.path": str(tmp_path), "model.compute_dtype": "float32"}
@@ -47,9 +48,21 @@ def test_the_runner_itself_adds_few_launches_to_the_ops(tmp_path, monkeypatch):
         engine.generate(PROMPTS, GREEDY)
         seen = _watch(engine, lambda: launches)
         engine.generate(PROMPTS, GREEDY)
-    num_steps, num_layers = len(seen), TEXT_CONFIG["mlp_layer_types"].count("sparse")
-    assert launches.ops["moe"] == num_steps * num_layers
-    assert sum(launches.outside.values()) <= num_steps * (32 + num_layers), launches.outside
+    mixers, mlps = (Counter(TEXT_CONFIG[name]) for name in ("layer_types", "mlp_layer_types"))
+    sparse, expert, dense = mixers["deepseek_sparse_attention"], mlps["sparse"], mlps["dense"]
+    asked = {
+        "moe": expert,
+        "mhc_boundary.mhc_boundary_quant": sparse + expert + dense,
+        "mhc_boundary": mixers["linear_attention"],
+        "quantize_rows": 2 * sparse,
+        "linear_fp8": 3 * sparse + 2 * dense,
+        "swiglu_quant": dense,
+    }
+    assert {name: launches.ops[name] / len(seen) for name in asked} == asked
+    assert sum(launches.outside.values()) <= len(seen) * 32, launches.outside
+
+
+CHOSEN = {"kernels.moe": "beside_by_rows", "kernels.mhc_boundary": "cuda_quant"}
 
 
 @pytest.mark.gpu
@@ -65,6 +78,7 @@ def test_a_plain_decode_step_of_all_layers_has_at_most_900_launches(tmp_path):
     config["text_config"]["linear_attn_config"] |= layers
     (tmp_path / "config.json").write_text(json.dumps(config))
     settings = {
+        **CHOSEN,
         "model.path": str(tmp_path),
         "model.weights": "random",
         "model.device": "cuda",

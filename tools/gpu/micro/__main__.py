@@ -159,12 +159,18 @@ def function(op: str, impl: str, name: str = "") -> Any:
     return getattr(OPS[op].module(impl), name or op)
 
 
+INNER_OPS = {"swiglu_quant": "triton_fused", "quantize_rows": "triton_group"}
+"""Ops that are arguments of others, and what they are bound to on a GPU."""
+
+
 def bound(call: Call, impl: str) -> Call:
-    """The call with the inner op that its implementation would be bound to."""
-    if "swiglu_quant" not in call.kwargs:
-        return call
-    inner = function("swiglu_quant", "reference" if impl == "reference" else "triton_fused")
-    return Call(call.args, call.kwargs | {"swiglu_quant": inner}, call.outputs)
+    """The call with the inner ops that its implementation would be bound to."""
+    inner = {
+        name: function(name, "reference" if impl == "reference" else choice)
+        for name, choice in INNER_OPS.items()
+        if name in call.kwargs
+    }
+    return Call(call.args, call.kwargs | inner, call.outputs, call.function)
 
 
 def line(row: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ mantissa bits, hence 0.05.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tools.gpu.micro import inputs
+from tools.gpu.micro import inputs, step_inputs
 from tools.gpu.micro.inputs import BF16, F32, FP8, Call
 
 
@@ -65,6 +65,10 @@ def _rows() -> Iterator[Check]:
             f"{rows} x {width} first={first}",
             lambda r=rows, w=width, f=first: inputs.mhc_boundary("cpu", r, w, f, bf16_fn=f), 4e-3,
         )  # fmt: skip
+        yield Check(  # codes differ where a rounded value does
+            "mhc_boundary", ("cuda_fused", "cuda_quant"), f"{rows} x {width} first={first}, quantised",
+            lambda r=rows, w=width, f=first: step_inputs.mhc_boundary_quant("cpu", r, w, f), 1.5e-2,
+        )  # fmt: skip
 
 
 def _products() -> Iterator[Check]:
@@ -80,12 +84,26 @@ def _products() -> Iterator[Check]:
                 "router", ("triton_router",), f"{rows} x {experts} top-{top_k} {dtype}",
                 lambda r=rows, e=experts, k=top_k, d=dtype: inputs.router("cpu", r, e, k, 512, d), 1e-5,
             )  # fmt: skip
-    both = ("by_rows", "deep_gemm_contiguous", "triton_grouped")
+    both = inputs.MOE
     for rows, experts, top_k in ((1, 8, 2), (9, 4, 2), (70, 8, 2), (90, 3, 3)):
         yield Check(
             "moe", both, f"{rows} rows, {experts} experts top-{top_k}",
             lambda r=rows, e=experts, k=top_k: inputs.moe("cpu", r, e, k, 512, 256, None), 2e-2,
         )  # fmt: skip
+    for rows, experts, top_k, shared, quantised in (
+        (1, 8, 2, 128, True), (9, 4, 2, 256, False), (70, 8, 2, 128, True), (131, 3, 3, 256, True),
+    ):  # fmt: skip
+        label = f"{rows} rows, {experts} experts top-{top_k} beside {shared}{', quantised' if quantised else ''}"
+        yield Check(
+            "moe", (*inputs.MOE, *inputs.MOE_BESIDE), label,
+            lambda r=rows, e=experts, k=top_k, s=shared, q=quantised: step_inputs.moe_with_shared(
+                "cpu", r, e, k, 512, 256, s, q
+            ), 2e-2,
+        )  # fmt: skip
+    yield Check(
+        "moe", ("by_rows", "beside_by_rows"), "2200 rows, 4 experts top-2 beside 128",
+        lambda: step_inputs.moe_with_shared("cpu", 2200, 4, 2, 256, 128, 128, True), 2e-2,
+    )  # fmt: skip
     yield Check(
         "moe",
         ("triton_grouped",),

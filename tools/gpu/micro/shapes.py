@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tools.gpu.micro import inputs
+from tools.gpu.micro import inputs, step_inputs
 from tools.gpu.micro.inputs import BF16, F32, FP8, Call
 
 HEADS, EXPERTS, HIDDEN, INNER = 16, 72, 4096, 2048
@@ -114,6 +114,15 @@ def _experts() -> Iterator[Shape]:
             weights * touched / EXPERTS + rows * 4 * HIDDEN, rows * 2 * 3 * 2.0 * INNER * HIDDEN, FP8_RATE, anchor,
             target, ("triton_grouped@tiles=tuned_decode",) if rows == 1024 else (),
         )  # fmt: skip
+    for rows, inner in ((32768, 512), (1056, 512), (128, 512), (56, 512), (1, 512)):
+        touched = EXPERTS * (1 - (1 - 2 / EXPERTS) ** rows)
+        impls = ("by_rows", "beside_by_rows") if rows > 4096 else ("by_rows", "triton_grouped", "triton_beside")
+        yield Shape(
+            "moe", impls, f"{rows} rows, 72 experts top-2 beside {inner}, quantised",
+            lambda r=rows, n=inner: step_inputs.moe_with_shared("cuda", r, EXPERTS, 2, HIDDEN, INNER, n, True),
+            weights * touched / EXPERTS + 3 * inner * HIDDEN + rows * 4 * HIDDEN,
+            rows * 3 * 2.0 * (2 * INNER + inner) * HIDDEN,
+        )  # fmt: skip
     for rows, outputs, width, anchor in (
         (1056, 4096, 4096, "D13 34-84 us"),
         (1024, 4096, 4096, "DeepGEMM's dip"),
@@ -184,6 +193,11 @@ def _streams() -> Iterator[Shape]:
             "mhc_boundary", ("cuda_fused", "cuda_unfused", "cuda_cluster", "cuda_ring"), f"{rows} x 4 x 4096",
             lambda r=rows: inputs.mhc_boundary("cuda", r, HIDDEN, bf16_fn=True),
             rows * HIDDEN * 2 * 10, anchor=anchor, target_us=target, variants=RING_VARIANTS,
+        )  # fmt: skip
+    for rows in (32768, 1056, 56):
+        yield Shape(
+            "mhc_boundary", ("cuda_fused", "cuda_quant"), f"{rows} x 4 x 4096, quantised",
+            lambda r=rows: step_inputs.mhc_boundary_quant("cuda", r, HIDDEN), rows * HIDDEN * (2 * 10 + 33 / 32),
         )  # fmt: skip
 
 
