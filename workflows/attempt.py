@@ -38,7 +38,7 @@ class Attempt:
 
     def say(self, sentence: str) -> None:
         """A line for the person who waits, kept in the log."""
-        line = f"{self.plan.cell.name}: {sentence}"
+        line = f"{self.plan.title}: {sentence}"
         for path in self._logs:
             with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as log:  # a full disk silences no one
                 log.write(f"{time.strftime('%H:%M:%S')} {sentence}\n")

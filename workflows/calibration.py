@@ -1,7 +1,8 @@
 """How noisy this machine is, and which thresholds it can therefore uphold.
 
-An A/A run measures the same commit again and again. A threshold smaller than twice the distance at which the one-sided
-bound lies at its number of sessions is refused: it would pass and fail by chance.
+An A/A run measures the same commit again and again: in pairs, as a gate against a base commit does, or session by
+session for gates against a store. A threshold smaller than twice the distance at which the one-sided bound lies at its
+number of sessions or pairs is refused: it would pass and fail by chance.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import numpy as np
 
 from workflows.errors import WorkflowError
 from workflows.schema import GateMetric
-from workflows.statistics import bound_offset, noise
+from workflows.statistics import bound_offset, compare_paired, noise, paired_bound_offset
 from workloads.files import read_json, write_json
 
 MIN_SESSIONS = 8
@@ -27,14 +28,41 @@ class Calibration:
     cell: str
     metric: str
     values: tuple[float, ...]
+    """Of sessions; of pairs, the ratio of their two sessions."""
     between: float
-    """Coefficient of variation between sessions."""
+    """Coefficient of variation between them."""
     within: float | None
     """Between passes of one session, pooled; shown, never used for a verdict."""
+    is_paired: bool = False
 
-    def least_regression(self, sessions: int) -> float:
-        """The smallest threshold that so many sessions uphold."""
-        return 2 * bound_offset(self.between, sessions)
+    @property
+    def kind(self) -> tuple[str, str, bool]:
+        """What it is the noise of."""
+        return (self.cell, self.metric, self.is_paired)
+
+    @property
+    def replicates(self) -> str:
+        """What is counted, as a person says it."""
+        return "pairs" if self.is_paired else "sessions"
+
+    def least_regression(self, count: int) -> float:
+        """The smallest threshold that so many sessions or pairs uphold."""
+        return 2 * (paired_bound_offset if self.is_paired else bound_offset)(self.between, count)
+
+    def sentence(self, policy: GateMetric) -> str:
+        """What was found, for a person."""
+        within = "" if self.within is None else f", {self.within:.2%} between the passes of a session"
+        count = policy.min_sessions
+        equal = ""
+        if self.is_paired:
+            low, high = compare_paired([(value, 1.0) for value in self.values], "higher").interval or (0.0, 0.0)
+            equal = f", their mean {np.exp(np.mean(np.log(self.values))):.3f} ({low:.3f} to {high:.3f}) where 1 is true"
+        what = f"the ratios of {len(self.values)} pairs" if self.is_paired else f"{len(self.values)} sessions"
+        return (
+            f"{self.cell} {self.metric}: {self.between:.2%} between {what}{equal}{within}; {count} {self.replicates} "
+            f"uphold a threshold of {self.least_regression(count):.1%}, {policy.max_sessions} one of "
+            f"{self.least_regression(policy.max_sessions):.1%}"
+        )
 
     def sessions_for(self, policy: GateMetric) -> int | None:
         """The fewest sessions that uphold the policy's threshold; None when its maximum does not."""
@@ -42,15 +70,24 @@ class Calibration:
         return next((n for n in candidates if self.least_regression(n) <= policy.max_regression), None)
 
 
-def calibrate(cell: str, metric: str, values: Sequence[float], passes: Sequence[Sequence[float | None]]) -> Calibration:
-    """From the values of sessions of one commit. Raises WorkflowError for fewer than eight."""
+def calibrate(
+    cell: str,
+    metric: str,
+    values: Sequence[float],
+    passes: Sequence[Sequence[float | None]],
+    *,
+    is_paired: bool = False,
+) -> Calibration:
+    """From the values of sessions of one commit, or the ratios of pairs of it. Raises WorkflowError below eight."""
     if len(values) < MIN_SESSIONS:
-        raise WorkflowError(f"{cell}: a calibration needs {MIN_SESSIONS} sessions and has {len(values)}")
+        what = "pairs" if is_paired else "sessions"
+        raise WorkflowError(f"{cell}: a calibration needs {MIN_SESSIONS} {what} and has {len(values)}")
     between = noise(values)
     assert between is not None
     inside = [noise([v for v in own if v]) for own in passes if sum(v is not None for v in own) >= 2]
     squares = [value**2 for value in inside if value is not None]
-    return Calibration(cell, metric, tuple(values), between, float(np.sqrt(np.mean(squares))) if squares else None)
+    within = float(np.sqrt(np.mean(squares))) if squares else None
+    return Calibration(cell, metric, tuple(values), between, within, is_paired)
 
 
 def check(calibration: Calibration, policy: GateMetric) -> None:
@@ -58,8 +95,9 @@ def check(calibration: Calibration, policy: GateMetric) -> None:
     name = f"{calibration.cell} {calibration.metric}"
     if calibration.between > policy.max_noise:
         raise WorkflowError(
-            f"{name}: sessions vary by {calibration.between:.1%} and max_noise is {policy.max_noise:.1%}; "
-            "quieten the machine or lengthen the windows"
+            f"{name}: {'ratios of pairs' if calibration.is_paired else 'sessions'} vary by {calibration.between:.1%} "
+            f"and max_noise is {policy.max_noise:.1%}; quieten the machine or "
+            f"{'raise pairs.passes of the testbed' if calibration.is_paired else 'lengthen the windows'}"
         )
     least = calibration.least_regression(policy.min_sessions)
     if least <= policy.max_regression:
@@ -67,8 +105,8 @@ def check(calibration: Calibration, policy: GateMetric) -> None:
     enough = calibration.sessions_for(policy)
     way_out = f"set min_sessions to {enough}" if enough else f"set max_regression to {least:.1%} or more"
     raise WorkflowError(
-        f"{name}: {policy.min_sessions} sessions with a variation of {calibration.between:.1%} cannot uphold a "
-        f"max_regression of {policy.max_regression:.1%}; {way_out}"
+        f"{name}: {policy.min_sessions} {calibration.replicates} with a variation of {calibration.between:.1%} cannot "
+        f"uphold a max_regression of {policy.max_regression:.1%}; {way_out}"
     )
 
 
@@ -92,6 +130,7 @@ def load(path: Path) -> list[Calibration]:
                 values=tuple(float(value) for value in body["values"]),
                 between=float(body["between"]),
                 within=None if body["within"] is None else float(body["within"]),
+                is_paired=bool(body["is_paired"]),
             )
             for body in read_json(path)["cells"]
         ]

@@ -284,12 +284,15 @@ def gate(
 def calibrate(
     rows: Rows = None,
     testbed: Testbed = "cpu",
-    sessions: Annotated[int, typer.Option(min=8, help="Sessions of each cell.")] = 8,
+    sessions: Annotated[int, typer.Option(min=8, help="Sessions of each cell, or pairs of sessions.")] = 8,
+    for_store: Annotated[
+        bool, typer.Option("--for-store", help="Sessions alone, as a gate against a store compares them; no pairs.")
+    ] = False,
 ) -> None:
     """Measure this machine's noise, and refuse gate thresholds that it cannot uphold."""
     from workflows.gate_command import calibrate as measure_noise
 
-    measure_noise(tuple(rows or ()), testbed, sessions, _say)
+    measure_noise(tuple(rows or ()), testbed, sessions, _say, for_store=for_store)
 
 
 def _say(sentence: str) -> None:

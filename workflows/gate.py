@@ -33,7 +33,10 @@ class GatedCell:
     candidate: list[float] = dataclasses.field(default_factory=list)
     baseline: list[float] = dataclasses.field(default_factory=list)
     is_paired: bool = False
-    """Both sides are measured in turn on one machine, and session k of one belongs to session k of the other."""
+    """Both sides are measured in turn on one machine, and session k of one belongs to session k of the other: the
+    replicate is the pair."""
+    how: str = ""
+    """How its sessions are measured, for the report."""
     invalid: str = ""
     verdict: Verdict = "INCONCLUSIVE"
     p_adjusted: float | None = None
@@ -50,12 +53,18 @@ class GatedCell:
 
     @property
     def noise(self) -> float | None:
-        """Between sessions of the baseline."""
-        return noise(self.baseline)
+        """Between sessions of the baseline; where they are paired, between the ratios of pairs."""
+        return noise(self.ratios if self.is_paired else self.baseline)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of each pair, candidate over baseline as measured."""
+        return [ours / theirs for ours, theirs in zip(self.candidate, self.baseline, strict=False)]
 
 
-Measure = Callable[[GatedCell, Side], float]
-"""One more session of a cell; raises InvalidSessionError when it is no result."""
+Measure = Callable[[GatedCell, Sequence[Side]], dict[Side, float]]
+"""One more session of a cell for each of these sides, which go in this order or take turns in it; raises
+InvalidSessionError when one is no result."""
 
 
 def run_gate(cells: Sequence[GatedCell], measure: Measure | None) -> Verdict:
@@ -98,19 +107,23 @@ def _settle(cell: GatedCell, measure: Measure | None) -> None:
         cell.verdict = "INVALID"
 
 
-def _add(cell: GatedCell, measure: Measure) -> None:
+def add(cell: GatedCell, measure: Measure) -> None:
+    """One more session, or pair of them; every other pair begins with the baseline. Raises InvalidSessionError."""
     first_baseline = cell.is_paired and len(cell.candidate) % 2 == 1
     sides: tuple[Side, ...] = ("candidate",)
     if cell.is_paired:
         sides = ("baseline", "candidate") if first_baseline else ("candidate", "baseline")
-    try:
-        values = {side: measure(cell, side) for side in sides}
-    except InvalidSessionError as error:
-        cell.invalid = str(error)
-        return
+    values = measure(cell, sides)
     cell.candidate.append(values["candidate"])
     if cell.is_paired:
         cell.baseline.append(values["baseline"])
+
+
+def _add(cell: GatedCell, measure: Measure) -> None:
+    try:
+        add(cell, measure)
+    except InvalidSessionError as error:
+        cell.invalid = str(error)
 
 
 def _correct(cells: Sequence[GatedCell]) -> list[GatedCell]:
@@ -129,17 +142,17 @@ def _correct(cells: Sequence[GatedCell]) -> list[GatedCell]:
 
 
 def _confirm(cell: GatedCell, measure: Measure | None) -> None:
-    """One more fresh session on the same cell: it must lose too, and the whole must still fail."""
+    """One more fresh session, or pair of them, on the same cell: it must lose too, and the whole must still fail."""
     for _ in range(cell.policy.confirm):
         if measure is None:
             cell.verdict, cell.note = "INCONCLUSIVE", "a confirming session was not measured"
             return
-        before = (list(cell.candidate), list(cell.baseline))
         _add(cell, measure)
         if cell.invalid:
             cell.verdict = "INVALID"
             return
-        fresh = compare(cell.candidate[-1:], before[1] or cell.baseline, cell.policy.direction).ratio
+        against = cell.baseline[-1:] if cell.is_paired else cell.baseline
+        fresh = compare(cell.candidate[-1:], against, cell.policy.direction).ratio
         cell.confirmation = fresh
         still = verdict_of(cell.comparison, cell.policy.max_regression)
         if still != "FAIL" or fresh is None or fresh > 1 - cell.policy.max_regression / 2:

@@ -9,12 +9,13 @@ from pathlib import Path
 from workflows import baselines, calibration
 from workflows.catalog import load_catalog
 from workflows.errors import WorkflowError
-from workflows.gate import EXIT_CODES, GatedCell, InvalidSessionError, run_gate
+from workflows.gate import EXIT_CODES, GatedCell, InvalidSessionError, add, run_gate
 from workflows.gate_report import as_markdown, write_all
 from workflows.gating import (
     ROOT,
     Place,
     SessionMaker,
+    check_takes_turns,
     checkout_base,
     existing_sessions,
     gated_cells,
@@ -22,6 +23,7 @@ from workflows.gating import (
     update_store,
 )
 from workflows.provenance import code, machine
+from workflows.schema import PairRules
 from workflows.targets import Selection
 
 Say = Callable[[str], None]
@@ -48,16 +50,21 @@ def gate(request: GateRequest, say: Say) -> int:
         raise WorkflowError(f"there is no store {request.store}; --update begins one, and --base COMMIT needs none")
     cells = _cells(request.rows, request.testbed)
     base = checkout_base(request.base) if request.base else None
-    _refuse_uncalibrated(request.testbed, cells, say)
-    maker = SessionMaker({name: place for name, (place, _) in cells.items()}, _run_name(), base=base, say=say)
+    pairs = _pairs(request.testbed) if base else None
+    if base and pairs:
+        check_takes_turns(base)
+    for _, cell in cells.values():
+        cell.is_paired, cell.how = base is not None, _how(pairs, is_in_turn=base is not None)
+    _refuse_uncalibrated(request.testbed, cells, is_paired=pairs is not None, say=say)
+    maker = _maker(cells, base, pairs, say)
     if not request.existing:
-        say(_amount([cell for _, cell in cells.values()], sides=2 if base else 1))
+        say(_amount([cell for _, cell in cells.values()], pairs, sides=2 if base else 1))
     with _kept_when_interrupted(maker, "no verdict", say):
         folders = _prepare(request, cells, maker)
         verdict = run_gate([cell for _, cell in cells.values()], None if request.existing else maker)
     facts = {
         "testbed": request.testbed,
-        "baseline": request.base or "store",
+        "baseline": f"{request.base} ({base.name})" if base else "store",
         "candidate_commit": code()["commit"],
         "machine": machine()["cpu"],
     }
@@ -71,22 +78,40 @@ def gate(request: GateRequest, say: Say) -> int:
     return EXIT_CODES[verdict]
 
 
-def calibrate(rows: tuple[str, ...], testbed: str, sessions: int, say: Say) -> None:
-    """Measure each cell again and again, save its noise, and refuse thresholds below it. Raises WorkflowError."""
+def calibrate(rows: tuple[str, ...], testbed: str, count: int, say: Say, *, for_store: bool = False) -> None:
+    """Measure each cell again and again, save its noise, and refuse thresholds below it. Raises WorkflowError.
+
+    In pairs of this commit with itself where a gate against a base commit measures pairs, unless it is `for_store`.
+    """
     cells = _cells(rows, testbed)
-    maker = SessionMaker({name: place for name, (place, _) in cells.items()}, _run_name(), base=None, say=say)
+    pairs = None if for_store else _pairs(testbed)
+    maker = _maker(cells, None, pairs, say)
     with _kept_when_interrupted(maker, "nothing was calibrated", say):
-        found = [_calibrate_cell(name, cell, maker, sessions) for name, (_, cell) in cells.items()]
+        found = [_calibrate_cell(name, cell, maker, count, pairs) for name, (_, cell) in cells.items()]
     path = calibration_file(testbed)
-    known = {(old.cell, old.metric): old for old in calibration.load(path)}
-    known |= {(new.cell, new.metric): new for new in found}
+    known = {old.kind: old for old in calibration.load(path)} | {new.kind: new for new in found}
     calibration.save(path, list(known.values()))
     for one in found:
-        within = "" if one.within is None else f", {one.within:.2%} between passes"
-        say(f"{one.cell} {one.metric}: {one.between:.2%} between sessions{within}; three sessions uphold "
-            f"{one.least_regression(3):.1%}")  # fmt: skip
+        say(one.sentence(cells[one.cell][1].policy))
     for one in found:
         calibration.check(one, cells[one.cell][1].policy)
+
+
+def _maker(
+    cells: dict[str, tuple[Place, GatedCell]], base: Path | None, pairs: PairRules | None, say: Say
+) -> SessionMaker:
+    places = {name: place for name, (place, _) in cells.items()}
+    return SessionMaker(places, _run_name(), base=base, pairs=pairs, say=say)
+
+
+def _pairs(testbed: str) -> PairRules | None:
+    return load_catalog().testbed(testbed).pairs
+
+
+def _how(pairs: PairRules | None, *, is_in_turn: bool) -> str:
+    if pairs:
+        return f"in pairs, both engines up at once and {pairs.passes} passes each in turn, ABBA"
+    return "whole sessions in turn, ABBA" if is_in_turn else "sessions alone, against a store"
 
 
 @contextlib.contextmanager
@@ -112,19 +137,23 @@ def _cells(rows: Sequence[str], testbed: str) -> dict[str, tuple[Place, GatedCel
     return gated_cells(catalog, Selection(config, catalog))
 
 
-def _amount(cells: Sequence[GatedCell], sides: int) -> str:
+def _amount(cells: Sequence[GatedCell], pairs: PairRules | None, sides: int) -> str:
+    each = 1 if pairs else sides
     least, most = (
-        sum(sides * getattr(cell.policy, name) for cell in cells) for name in ("min_sessions", "max_sessions")
+        sum(each * getattr(cell.policy, name) for cell in cells) for name in ("min_sessions", "max_sessions")
     )
-    return f"{len(cells)} cell{'s' * (len(cells) > 1)}: {least} to {most} sessions, and more to confirm a loss"
+    what = f"pairs of sessions, {2 * pairs.passes} turns each" if pairs else "sessions"
+    return f"{len(cells)} cell{'s' * (len(cells) > 1)}: {least} to {most} {what}, and more to confirm a loss"
 
 
-def _refuse_uncalibrated(testbed: str, cells: dict[str, tuple[Place, GatedCell]], say: Say) -> None:
-    known = {(one.cell, one.metric): one for one in calibration.load(calibration_file(testbed))}
+def _refuse_uncalibrated(testbed: str, cells: dict[str, tuple[Place, GatedCell]], *, is_paired: bool, say: Say) -> None:
+    known = {one.kind: one for one in calibration.load(calibration_file(testbed))}
     for name, (_, cell) in cells.items():
-        if one := known.get((name, cell.metric)):
+        if one := known.get((name, cell.metric, is_paired)):
             calibration.check(one, cell.policy)
-    unknown = [f"{name} {cell.metric}" for name, (_, cell) in cells.items() if (name, cell.metric) not in known]
+    unknown = [
+        f"{name} {cell.metric}" for name, (_, cell) in cells.items() if (name, cell.metric, is_paired) not in known
+    ]
     if unknown:
         which = f"{', '.join(unknown[:2])}{f' and {len(unknown) - 2} more' * (len(unknown) > 2)}"
         say(f"never calibrated here: {which}; np1d calibrate tells what this machine can uphold")
@@ -134,15 +163,13 @@ def _prepare(
     request: GateRequest, cells: dict[str, tuple[Place, GatedCell]], maker: SessionMaker
 ) -> dict[str, list[Path]]:
     if request.base:
-        for _, cell in cells.values():
-            cell.is_paired = True
         return {}
     assert request.store is not None
     first = existing_sessions(request.testbed, cells) if request.existing else {}
     if not request.existing:
         for name, (_, cell) in cells.items():
             try:
-                cell.candidate.append(maker(cell, "candidate"))
+                cell.candidate.append(maker(cell, ("candidate",))["candidate"])
             except InvalidSessionError as error:
                 cell.invalid = str(error)
             first[name] = maker.folders[f"candidate {name}"][0]
@@ -150,13 +177,18 @@ def _prepare(
     return {name: [folder] for name, folder in first.items()} if request.existing else {}
 
 
-def _calibrate_cell(name: str, cell: GatedCell, maker: SessionMaker, sessions: int) -> calibration.Calibration:
+def _calibrate_cell(
+    name: str, cell: GatedCell, maker: SessionMaker, count: int, pairs: PairRules | None
+) -> calibration.Calibration:
+    cell.is_paired = pairs is not None
     try:
-        values = [maker(cell, "candidate") for _ in range(sessions)]
+        while len(cell.candidate) < count:
+            add(cell, maker)
     except InvalidSessionError as error:
         raise WorkflowError(f"{name} cannot be calibrated: {error}") from None
     passes = [baselines.entry(folder, cell.metric)["passes"] for folder in maker.folders[f"candidate {name}"]]
-    return calibration.calibrate(name, cell.metric, values, passes)
+    values = cell.ratios if pairs else cell.candidate
+    return calibration.calibrate(name, cell.metric, values, passes, is_paired=cell.is_paired)
 
 
 def _run_name() -> str:

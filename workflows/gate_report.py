@@ -44,11 +44,13 @@ def _cell_json(cell: GatedCell) -> dict[str, Any]:
         "upper": comparison.upper,
         "p_worse": comparison.p_worse,
         "p_adjusted": cell.p_adjusted,
-        "p_rank": rank_p(cell.candidate, cell.baseline, direction),
+        "p_rank": rank_p(cell.candidate, cell.baseline, direction, is_paired=cell.is_paired),
         "method": comparison.method,
         "candidate": cell.candidate,
         "baseline": cell.baseline,
+        "ratios": cell.ratios if cell.is_paired else None,
         "noise": cell.noise,
+        "measured": cell.how,
         "confirmation_ratio": cell.confirmation,
         "policy": cell.policy.model_dump(),
         "reason": reason(cell),
@@ -66,11 +68,10 @@ def reason(cell: GatedCell) -> str:
     if cell.verdict == "PASS":
         return f"{change}; a loss of {tolerated:.0%} or more is ruled out"
     if cell.verdict == "FAIL":
-        fresh = (
-            ""
-            if cell.confirmation is None
-            else f", confirmed by a fresh session ({(cell.confirmation - 1) * 100:+.1f} %)"
-        )
+        fresh = ""
+        if cell.confirmation is not None:
+            what = "pair" if cell.is_paired else "session"
+            fresh = f", confirmed by a fresh {what} ({(cell.confirmation - 1) * 100:+.1f} %)"
         return f"{change}; a loss, and more than the tolerated {tolerated:.0%}{fresh}"
     return f"{change}; {cell.note or 'neither a loss nor its absence is certain'}"
 
@@ -92,19 +93,21 @@ def as_markdown(cells: Sequence[GatedCell], verdict: Verdict, facts: dict[str, A
         )
     if any(cell.comparison.p_worse is not None for cell in cells):
         lines += ["", _METHOD]
+    if measured := sorted({cell.how for cell in cells if cell.how}):
+        lines += ["", f"measured: {'; '.join(measured)}"]
     lines += ["", *(f"{key}: {value}  " for key, value in facts.items() if isinstance(value, str | int | float))]
     return "\n".join(lines) + "\n"
 
 
 _METHOD = (
-    "ratio: candidate over baseline, above 1 is better; interval: Student's t on logarithms of sessions, paired where "
-    "both ran in turn, else Welch's; p: chance of such a loss without a change, then corrected for all cells (Holm), "
-    "then by ranks alone (from five sessions a side on; decides nothing)"
+    "ratio: candidate over baseline, above 1 is better; interval: Student's t on logarithms, of the ratios of pairs "
+    "where both ran in turn, else Welch's of sessions; p: chance of such a loss without a change, then corrected for "
+    "all cells (Holm), then by ranks alone (from five sessions a side on; decides nothing)"
 )
 
 
 def _chances(cell: GatedCell) -> str:
-    by_rank = rank_p(cell.candidate, cell.baseline, cell.policy.direction)
+    by_rank = rank_p(cell.candidate, cell.baseline, cell.policy.direction, is_paired=cell.is_paired)
     found = (cell.comparison.p_worse, cell.p_adjusted, by_rank)
     return " / ".join(f"{p:.2g}" for p in found if p is not None)
 

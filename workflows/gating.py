@@ -1,13 +1,14 @@
 """Measures what the gate and the calibration ask for, against a baseline store or against a base commit.
 
-With a base commit, a second checkout is made under `.cache/base`, and both sides run in turn on this machine, ABBA. The
-candidate's definitions of metrics and validity judge both. Every session lies under `results/gate/` with its evidence.
+With a base commit a second checkout is made under `.cache/base`, and both sides run in turn on this machine, ABBA: pass
+by pass with both engines up where the testbed says so (`pairs`), else session by session. The candidate's definitions
+of metrics and validity judge both. Every session lies under `results/gate/` with its evidence.
 """
 
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from workflows import baselines
@@ -15,7 +16,12 @@ from workflows.catalog import Catalog
 from workflows.errors import WorkflowError
 from workflows.gate import GatedCell, InvalidSessionError, Side
 from workflows.measure import measure
+from workflows.pairing import Half, different_load, run_pair
+from workflows.plan import read_plan
+from workflows.provenance import code
+from workflows.schema import PairRules
 from workflows.targets import Selection
+from workloads.files import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "results" / "gate"
@@ -52,19 +58,70 @@ def gated_cells(catalog: Catalog, selection: Selection) -> dict[str, tuple[Place
 class SessionMaker:
     """Runs fresh sessions of either side, each in a folder of its own."""
 
-    def __init__(self, places: dict[str, Place], run: str, *, base: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        places: dict[str, Place],
+        run: str,
+        *,
+        base: Path | None,
+        say: Callable[[str], None],
+        pairs: PairRules | None = None,
+    ) -> None:
+        """With `pairs`, two sides that are asked for together take turns; without a `base` they are the same commit."""
         self._places = places
         self._run = run
         self.evidence = WORK / run
-        self._base = base
+        self._checkouts: dict[Side, Path] = {"candidate": ROOT, "baseline": base or ROOT}
+        ours = _commit_words()
+        self._commits: dict[Side, str] = {"candidate": ours, "baseline": base.name if base else ours}
+        self._pairs = pairs
         self._say = say
         self.folders: dict[str, list[Path]] = {}
         """Sessions by side and cell, in order."""
 
-    def __call__(self, cell: GatedCell, side: Side) -> float:
-        """One more session. Raises InvalidSessionError when it is no result."""
+    def __call__(self, cell: GatedCell, sides: Sequence[Side]) -> dict[Side, float]:
+        """One more session of each side. Raises InvalidSessionError when one is no result."""
+        if self._pairs and len(sides) == 2:
+            return self._pair(cell, sides, self._pairs)
+        return {side: self._alone(cell, side) for side in sides}
+
+    def _alone(self, cell: GatedCell, side: Side) -> float:
+        folder = self._plan(cell, side)
+        self._call(self._checkouts[side], "workflows.session", str(folder / "plan.json"), str(folder),
+                   "--on-failure", "record")  # fmt: skip
+        return self._value(cell, side, folder)
+
+    def _pair(self, cell: GatedCell, sides: Sequence[Side], rules: PairRules) -> dict[Side, float]:
+        first, second = sides
+        others = {first: second, second: first}
+        folders = {side: self._plan(cell, side, other=self._commits[others[side]]) for side in sides}
+        halves: dict[str, Half] = {
+            side: Half(read_plan(f / "plan.json"), self._checkouts[side], f) for side, f in folders.items()
+        }
+        if reason := different_load(halves):
+            raise InvalidSessionError(reason)
+        run_pair(halves, max_pass_s=rules.max_pass_s)
+        for folder in folders.values():
+            measure(folder)
+        in_order = sorted(sides, key=lambda side: _was_left(folders[side]))  # the cause before its consequence
+        values = {side: self._value(cell, side, folders[side]) for side in in_order}
+        self._say(f"ratio {cell.name}: {values['candidate'] / values['baseline']:.4f}")
+        return values
+
+    def _plan(self, cell: GatedCell, side: Side, other: str | None = None) -> Path:
+        """The folder of one more session, with its plan in it; `other` is what it takes turns with."""
         place = self._places[cell.name]
-        folder = self._measure(place, side)
+        parent = WORK / self._run / side / place.row / place.workload
+        number = len(list(parent.glob("s*"))) if parent.is_dir() else 0
+        folder = parent / f"s{number}"
+        folder.mkdir(parents=True)
+        turns = () if other is None else ("--side", side, "--other", other)
+        self._call(self._checkouts[side], "workflows.plan", "--testbed", place.testbed, "--row", place.row,
+                   "--workload", place.workload, "--session", str(number), *turns,
+                   "--out", str(folder / "plan.json"))  # fmt: skip
+        return folder
+
+    def _value(self, cell: GatedCell, side: Side, folder: Path) -> float:
         self.folders.setdefault(f"{side} {cell.name}", []).append(folder)
         try:
             value = float(baselines.entry(folder, cell.metric)["value"])
@@ -72,18 +129,6 @@ class SessionMaker:
             raise InvalidSessionError(f"{side}, {folder.relative_to(ROOT)}: {error}") from None
         self._say(f"{side} {cell.name}: {cell.metric} = {value:.4g}")
         return value
-
-    def _measure(self, place: Place, side: Side) -> Path:
-        checkout = self._base if side == "baseline" and self._base else ROOT
-        cell = WORK / self._run / side / place.row / place.workload
-        number = len(list(cell.glob("s*"))) if cell.is_dir() else 0
-        folder = cell / f"s{number}"
-        folder.mkdir(parents=True)
-        self._call(checkout, "workflows.plan", "--testbed", place.testbed, "--row", place.row, "--workload",
-                   place.workload, "--session", str(number), "--out", str(folder / "plan.json"))  # fmt: skip
-        self._call(checkout, "workflows.session", str(folder / "plan.json"), str(folder), "--on-failure", "record")
-        measure(folder)
-        return folder
 
     def _call(self, checkout: Path, module: str, *arguments: str) -> None:
         process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=checkout)
@@ -96,6 +141,25 @@ class SessionMaker:
             raise KeyboardInterrupt
         if code:
             raise WorkflowError(f"python -m {module} ended with code {code} in {checkout.name}; its words are above")
+
+
+def _was_left(folder: Path) -> bool:
+    """Whether a session ended because the other one of its pair had."""
+    return bool(read_json(folder / "status.json")["kind"] == "pair_ended")
+
+
+def _commit_words() -> str:
+    """What is checked out here, in words that hold on every machine."""
+    found = code()
+    return f"{str(found['commit'])[:12]}{' with changes' if found['diff_files'] else ''}"
+
+
+def check_takes_turns(base: Path) -> None:
+    """Raises WorkflowError for a checkout whose load client is older than pairs."""
+    if not (base / "workloads" / "baton.py").exists():
+        raise WorkflowError(
+            f"{base.name} is older than measuring in turn, so its load client cannot wait for ours; take a later --base"
+        )
 
 
 def checkout_base(commit: str) -> Path:

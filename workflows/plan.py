@@ -19,6 +19,8 @@ from workflows.identity import canonical, digest
 from workloads.files import read_json, write_json
 
 PLAN_SCHEMA = "plan/1"
+SIDES = ("candidate", "baseline")
+"""Of a pair that is measured in turn."""
 MAX_SHOWN = 200
 """Characters of a value that a list of differences shows."""
 
@@ -138,6 +140,16 @@ class Plan(Part):
         return self.model_dump(mode="json")
 
     @property
+    def in_turn(self) -> dict[str, Any] | None:
+        """Of a session of a pair: which side it is, and what it takes turns with."""
+        return self.conditions.get("in_turn")
+
+    @property
+    def title(self) -> str:
+        """The cell's name, and of a pair the side."""
+        return f"{self.cell.name}, {self.in_turn['side']}" if self.in_turn else self.cell.name
+
+    @property
     def key(self) -> str:
         """Digest of all that a measurement depends on: no captions, no published values, no session number."""
         body = self.to_json()
@@ -193,6 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", default="default")
     parser.add_argument("--passes", type=int, default=0, help="passes of a session (0: the testbed's own)")
     parser.add_argument("--requests", type=int, default=0, help="measured requests of a pass (0: the testbed's own)")
+    parser.add_argument("--side", choices=SIDES, help="of a pair measured in turn: which one this session is")
+    parser.add_argument("--other", default="", help="of a pair: what the other side is, such as its commit")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     try:
@@ -204,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             engine=options.engine,
             passes=options.passes,
             requests=options.requests,
+            in_turn={"side": options.side, "other": options.other} if options.side else None,
         )
     except WorkflowError as error:
         sys.stderr.write(f"error: {error}\n")

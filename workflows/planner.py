@@ -17,7 +17,7 @@ from workflows.memory import configuration_of, generating_instance, memory_plan
 from workflows.plan import Cell, ClientPlan, DataNeed, Limits, Plan, ProcessPlan
 from workflows.resolution import Resolution, measured_as, resolve
 from workflows.scaling import Shape, published_shape, retuned, scaled, scaled_settings
-from workflows.schema import Model, QuestionRules, SuiteWorkload, Testbed
+from workflows.schema import Model, PairRules, QuestionRules, SuiteWorkload, Testbed
 from workloads.spec import ASKED_ONCE, SpecError, load_template, parse
 from workloads.spec import resolve as resolve_workload
 
@@ -32,9 +32,11 @@ def plan_session(
     catalog: Catalog | None = None,
     passes: int = 0,
     requests: int = 0,
+    in_turn: dict[str, str] | None = None,
 ) -> Plan:
     """The plan of one session; `passes` and `requests` of a pass other than 0 stand in place of the testbed's.
 
+    `in_turn` names the side (`side`) of a pair and what the other one is (`other`).
     Raises CatalogError for unknown names, NotApplicableError with the reason otherwise.
     """
     catalog = catalog or load_catalog()
@@ -46,12 +48,18 @@ def plan_session(
         return plan_bench(catalog, resolution, session)
     if workload not in entry.known_workloads:
         raise CatalogError(f"{entry.name} has no workload {workload}{nearest(workload, entry.known_workloads)}")
-    return _Planner(catalog, resolution, workload, session, (passes, requests)).plan()
+    return _Planner(catalog, resolution, workload, session, (passes, requests), in_turn).plan()
 
 
 class _Planner:
     def __init__(
-        self, catalog: Catalog, resolution: Resolution, workload: str, session: int, wanted: tuple[int, int]
+        self,
+        catalog: Catalog,
+        resolution: Resolution,
+        workload: str,
+        session: int,
+        wanted: tuple[int, int],
+        in_turn: dict[str, str] | None,
     ) -> None:
         self._catalog = catalog
         self._resolution = resolution
@@ -62,7 +70,9 @@ class _Planner:
         self._model_id = self._questions.model or self._testbed.models.get(workload) or self._testbed.model
         self._model: Model = catalog.models[self._model_id]
         self._session = session
-        self._passes = wanted[0] or self._testbed.session.passes
+        self._in_turn = in_turn
+        self._pairs = self._pair_rules() if in_turn else None
+        self._passes = wanted[0] or (self._pairs or self._testbed.session).passes
         self._requests = wanted[1]
         concurrency = catalog.concurrency(self._entry.name, workload)
         self._published: Shape = published_shape(catalog.workloads[workload], concurrency)
@@ -87,7 +97,11 @@ class _Planner:
             parts=self._resolution.parts,
             left_out=self._left_out(),
             labels=self._labels(),
-            conditions={"published": _conditions(self._published), "scaled": _conditions(self._shape)},
+            conditions={
+                "published": _conditions(self._published),
+                "scaled": _conditions(self._shape),
+                **({"in_turn": self._in_turn} if self._in_turn else {}),
+            },
             measured_alone=self._measured_alone(),
             model=self._model_facts(),
             data=self._data(),
@@ -100,6 +114,11 @@ class _Planner:
                 needed_memory_gib=testbed.session.needed_memory_gib,
             ),
         )
+
+    def _pair_rules(self) -> PairRules:
+        if self._testbed.pairs is None:
+            raise NotApplicableError(f"the testbed {self._resolution.testbed_id} does not say how to measure in turn")
+        return self._testbed.pairs
 
     def _measured_alone(self) -> dict[str, str]:
         bases = self._entry.row.base
@@ -214,6 +233,8 @@ class _Planner:
             tree = resolve_workload(template, given, identity).model_dump(mode="json")
             rules = self._testbed.session
             tree["timeouts"] |= {"ready_s": rules.ready_timeout_s, "deadline_s": rules.deadline_s}
+            if self._pairs:
+                _take_turns(tree, self._pairs)
             return parse(tree).model_dump(mode="json")
         except SpecError as error:
             raise CatalogError(f"workload {self._workload_id}: {error}") from None
@@ -287,6 +308,8 @@ class _Planner:
         rules = self._testbed.session
         if self._requests:
             return self._requests
+        if self._pairs:
+            return self._pairs.requests_per_slot * self._shape.concurrency
         per_slot = rules.requests_per_slot.get(self._workload_id)
         if per_slot is not None:
             return per_slot * self._shape.concurrency
@@ -332,6 +355,15 @@ class _Planner:
             "weights": self._model.weights,
             "build": list(self._model.build),
         }
+
+
+def _take_turns(workload: dict[str, Any], rules: PairRules) -> None:
+    """A pass is short and begins with an idle engine: what is flushed and primed once serves the whole session."""
+    workload["load"] |= {"handover": False, "keep_full": False}
+    workload["cache"]["flush"] = "before_session"
+    workload["limits"]["min_concurrency_share"] = rules.min_concurrency_share
+    workload["timeouts"]["deadline_s"] = min(workload["timeouts"]["deadline_s"], rules.max_pass_s)
+    workload |= {"continued": True, "warmup_requests": 0}
 
 
 def _conditions(shape: Shape) -> dict[str, Any]:

@@ -252,6 +252,23 @@ class SessionRules(Strict):
     """Host memory that must be free before anything starts."""
 
 
+class PairRules(Strict):
+    """How two engines are measured in turn, both up at once, where a machine's speed drifts more than a gate tolerates.
+
+    A pass is one turn: its requests fill the slots and leave them empty again, and nothing else is sent, so filling and
+    emptying are part of its window.
+    """
+
+    passes: int = Field(ge=2)
+    """Turns of each side in a pair."""
+    requests_per_slot: int = Field(ge=1)
+    """Requests of a turn for each of the client's slots."""
+    min_concurrency_share: float = Field(gt=0, le=1)
+    """Share of a turn in which the declared requests are in flight, in place of a steady window's."""
+    max_pass_s: float = Field(gt=0)
+    """Longest turn, its preparation included."""
+
+
 class DecodeAlone(Strict):
     """Decode measured by itself where both instances do not fit: pages and states are made up, not transferred."""
 
@@ -294,6 +311,8 @@ class Testbed(Strict):
     questions: dict[Id, QuestionRules] = {}
     """By workload of scored questions."""
     session: SessionRules
+    pairs: PairRules | None = None
+    """How a gate measures a commit and its base; absent: whole sessions in turn, one after the other."""
     labels: dict[str, str] = {}
 
     def num_prefill(self, suite_id: str, published: int) -> int:

@@ -84,11 +84,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def rank_p(candidate: Sequence[float], baseline: Sequence[float], direction: Direction) -> float | None:
+def rank_p(
+    candidate: Sequence[float], baseline: Sequence[float], direction: Direction, *, is_paired: bool
+) -> float | None:
     """Chance of ranks this low if nothing had changed: a cross-check that is printed and never decides."""
     if min(len(candidate), len(baseline)) < RANK_TEST_FROM:
         return None
     a, b = _logs(candidate, direction), _logs(baseline, direction)
+    if is_paired:
+        return float(stats.wilcoxon(a - b, alternative="less").pvalue) if np.any(a != b) else 1.0
     return float(stats.mannwhitneyu(a, b, alternative="less", method="exact").pvalue)
 
 
@@ -113,6 +117,12 @@ def bound_offset(noise_between: float, sessions: int) -> float:
     """How far below the ratio the one-sided bound lies when both sides have so many sessions of that noise."""
     error = noise_between * math.sqrt(2 / sessions)
     return 1 - math.exp(-float(special.stdtrit(2 * sessions - 2, 1 - ALPHA)) * error)
+
+
+def paired_bound_offset(noise_between: float, pairs: int) -> float:
+    """The same for the mean of so many pairs whose ratios vary by that noise."""
+    error = noise_between / math.sqrt(pairs)
+    return 1 - math.exp(-float(special.stdtrit(pairs - 1, 1 - ALPHA)) * error)
 
 
 def _logs(values: Sequence[float], direction: Direction) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

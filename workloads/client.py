@@ -3,9 +3,9 @@
     python -m workloads.client WORKLOAD.json --url http://127.0.0.1:30000 --out FOLDER
 
 A pass is: warm up, flush, prime, then the measured load. `FOLDER` gets `requests.parquet`, `chunks.parquet` and
-`client.json`, whole after every pass. Exit codes: 0 done, 2 a mistake of the user, 3 the server was not ready, 4 a pass
-hit its deadline, 130 interrupted (what had ended is kept). Whether the run is a result is not decided here: see
-`validity`.
+`client.json`, whole after every pass. With `--baton` two clients take turns, pass by pass (see `baton`). Exit codes: 0
+done, 2 a mistake of the user, 3 the server was not ready, 4 a pass hit its deadline, 5 the other side of a pair ended,
+130 interrupted (what had ended is kept). Whether the run is a result is not decided here: see `validity`.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import uvloop
 
+from workloads.baton import Baton, BatonError
 from workloads.client_facts import CLIENT_FILE, CLIENT_SCHEMA
 from workloads.connection import Connections
 from workloads.files import write_json
@@ -78,10 +79,17 @@ PROBE_TOKENS = 128
 
 
 def run_workload(
-    workload: Workload, target: Target, folder: Path, *, processes: int | None = None, progress: bool = True
+    workload: Workload,
+    target: Target,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    progress: bool = True,
+    baton: Path | None = None,
 ) -> dict[str, Any]:
-    """Run all passes and write the records; returns what went into client.json. Raises SpecError, NotReadyError.
+    """Run all passes and write the records; returns what went into client.json.
 
+    `baton` is the socket over which this client and another take turns. Raises SpecError, NotReadyError, BatonError.
     The folder must not hold a run already: a result is never overwritten and never mixed with another.
     """
     target.check()
@@ -90,16 +98,26 @@ def run_workload(
     if any((folder / name).exists() for name in (REQUESTS_FILE, CHUNKS_FILE, CLIENT_FILE)):
         raise SpecError(f"{folder} already holds a run; choose an empty folder")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Session(workload, target, folder, processes=processes, progress=progress).run())
+        session = Session(workload, target, folder, processes=processes, progress=progress, baton=baton)
+        return runner.run(session.run())
 
 
 class Session:
     """One run of a workload."""
 
     def __init__(
-        self, workload: Workload, target: Target, folder: Path, *, processes: int | None, progress: bool
+        self,
+        workload: Workload,
+        target: Target,
+        folder: Path,
+        *,
+        processes: int | None,
+        progress: bool,
+        baton: Path | None = None,
     ) -> None:
         self._workload = workload
+        self._baton_path = baton
+        self._baton: Baton | None = None
         self._target = dataclasses.replace(target, url=target.url.rstrip("/"))
         self._folder = folder
         self._requests: list[RequestRecord] = []
@@ -153,7 +171,13 @@ class Session:
             self._facts |= {"status": "not_ready", "reason": str(error)}
             self._write()
             raise
+        except BatonError as error:
+            self._facts |= {"status": "pair_ended", "reason": str(error)}
+            self._write()
+            raise
         finally:
+            if self._baton:
+                self._baton.close()
             self._connections.close()
             self._fleet.close()
         return self._facts
@@ -164,20 +188,32 @@ class Session:
         self._facts["sample_body"] = _first_body(workload, url)
         self._facts["ready_s"] = await wait_ready(http, url, sender, _probe(workload), workload.timeouts.ready_s)
         self._facts["server_info"] = await server_info(http, url)
+        if self._baton_path:
+            self._baton = await Baton.reach(self._baton_path)
         for pass_index in range(workload.passes):
             if self._stopped is None:
-                await self._run_pass(http, pass_index)
+                await self._run_in_turn(http, pass_index)
         self._facts["server_info_end"] = await server_info(http, url)
         self._end()
+        if self._baton and self._stopped is None:
+            await self._baton.rest()
 
     def _end(self) -> None:
         kind, sentence = self._stopped or ("complete", None)
         self._facts |= {"status": kind, "reason": sentence}
         self._write()
 
+    async def _run_in_turn(self, http: aiohttp.ClientSession, pass_index: int) -> None:
+        """A pass from its preparation to its records; of a pair, while the other side's engine has nothing to do."""
+        if self._baton:
+            await self._baton.take()
+        await self._run_pass(http, pass_index)
+        if self._baton and self._stopped is None:
+            self._baton.hand_on()
+
     async def _run_pass(self, http: aiohttp.ClientSession, pass_index: int) -> None:
         workload = self._workload
-        facts: dict[str, Any] = {"pass_index": pass_index, "seed": workload.seed("pass", pass_index)}
+        facts: dict[str, Any] = {"pass_index": pass_index, "seed": workload.traffic_seed(pass_index)}
         self._line.begin(pass_index)
         is_separate = not (isinstance(workload.load, ClosedLoad) and workload.load.handover)
         if is_separate and isinstance(workload.load, ClosedLoad) and workload.num_warmup:
@@ -222,9 +258,9 @@ class Session:
 
     async def _prime(self, pass_index: int) -> dict[str, Any]:
         cache = self._workload.cache
-        if cache.intent != "primed":
+        if cache.intent != "primed" or (self._workload.continued and pass_index > 0):
             return {"num_requests": 0, "num_failed": 0, "seconds": 0.0, "error": ""}
-        prefixes = source_for(self._workload).prefixes(self._workload.seed("pass", pass_index))
+        prefixes = source_for(self._workload).prefixes(self._workload.traffic_seed(pass_index))
         return await prime(self._side_sender(pass_index), prefixes, cache.prime_repeats)
 
     async def _counters(self, http: aiohttp.ClientSession) -> float | None:
@@ -356,7 +392,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         workload = parse(content(options.workload))
         facts = run_workload(
-            workload, target, options.out, processes=options.processes, progress=not options.no_progress
+            workload,
+            target,
+            options.out,
+            processes=options.processes,
+            progress=not options.no_progress,
+            baton=options.baton,
         )
     except (SpecError, FileNotFoundError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -364,6 +405,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NotReadyError as error:
         sys.stderr.write(f"error: {error}\n")
         return 3
+    except BatonError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 5
     return {"complete": 0, "interrupted": 130}.get(facts["status"], 4)
 
 
@@ -390,6 +434,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics-url", action="append", default=[], help="server whose /metrics is compared; repeat")
     parser.add_argument("--request-counter", default="sglang:num_requests_total", help="its counter of requests")
     parser.add_argument("--processes", type=_count, help="client processes (default: one for every 256 streams)")
+    parser.add_argument("--baton", type=Path, help="socket of a referee: take turns with another client, pass by pass")
     parser.add_argument("--no-progress", action="store_true", help="print nothing but errors")
     return parser
 

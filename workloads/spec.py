@@ -277,6 +277,8 @@ class Workload(Model):
     passes: int = Field(default=3, ge=1)
     requests_per_pass: int | None = Field(default=None, ge=1)
     """Measured requests in a pass; null means 5 for each slot and at least 20."""
+    continued: bool = False
+    """A pass goes on with the session's prompts where the one before ended; prefixes are primed once, for all."""
     warmup_requests: int | None = Field(default=None, ge=0)
     """Requests before t0; null means one for each slot."""
     cache: Cache
@@ -299,6 +301,8 @@ class Workload(Model):
             raise ValueError("endpoint chat takes text; use endpoint generate or completions for token ids")
         if self.cache.intent == "primed" and self.source.kind not in ("shared_prefix", "natural_text", "chat"):
             raise ValueError(f"source {self.source.kind} has no prefix to prime; use cache.intent cold or natural")
+        if self.continued and self.cache.flush == "before_pass":
+            raise ValueError("a continued workload keeps its prefixes; use cache.flush before_session or never")
         return self
 
     @property
@@ -322,6 +326,10 @@ class Workload(Model):
         """A 63-bit seed that depends on the row, the session and `names`; the same on every machine."""
         key = orjson.dumps([self.identity.row, self.identity.session, self.name, *map(str, names)])
         return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) >> 1
+
+    def traffic_seed(self, pass_index: int) -> int:
+        """The seed of a pass's prompts."""
+        return self.seed("pass", 0 if self.continued else pass_index)
 
 
 def resolve(

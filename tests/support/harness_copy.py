@@ -21,7 +21,7 @@ from workflows.catalog import load_catalog
 from workflows.plan import Cell, ClientPlan, Limits, Plan, ProcessPlan, Ready
 import json, pathlib
 
-def plan_session(row, workload, *, testbed_id, session=0, engine="default", catalog=None, **_):
+def plan_session(row, workload, *, testbed_id, session=0, engine="default", catalog=None, in_turn=None, **_):
     suite, row_id = row.split("/")
     script = json.loads(pathlib.Path("script.json").read_text()).get(row_id, {{}})
     server = ("{{python}}", "{SUPPORT}/scripted_server.py", "{{dir}}/p0.json", "--port", "{{port:p0}}")
@@ -30,11 +30,12 @@ def plan_session(row, workload, *, testbed_id, session=0, engine="default", cata
     return Plan(
         cell=Cell(testbed=testbed_id, suite=suite, row=row_id, workload=workload, session=session, engine="stack"),
         question="?", metric="output_tok_s", expect=None, published=None, measure_version=1, settings={{}}, parts=(),
-        left_out={{}}, labels={{"platform": "cpu"}}, conditions={{}},
+        left_out={{}}, labels={{"platform": "cpu"}}, conditions={{"in_turn": in_turn}} if in_turn else {{}},
         model={{"name": "none", "path": ".cache/none", "build": []}},
         processes=(ProcessPlan(name="p0", role="prefill", command=server, ports=("p0",), ready=Ready(path="/health"),
                                files={{"p0.json": {{"children": 1, "detached": 1, **script.get("server", {{}})}}}}),),
-        client=ClientPlan(command=client, url_port="p0", workload={{"identity": {{}}, **script.get("client", {{}})}}),
+        client=ClientPlan(command=client, url_port="p0",
+                          workload={{"identity": {{}}, "passes": 3, **script.get("client", {{}})}}),
         limits=Limits(ready_timeout_s=20, deadline_s=60, grace_s=1, port_base=43000),
     )
 '''

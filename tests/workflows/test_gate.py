@@ -1,6 +1,7 @@
 """The gate over simulated sessions: it fails for a true loss, and only for that."""
 
 import math
+from collections.abc import Iterable, Sequence
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -29,11 +30,17 @@ def simulated(seed: int, *, change: float, noise: float, changed: int = NUM_CELL
         for i in range(NUM_CELLS)
     ]
 
-    def measure(cell: GatedCell, side: Side) -> float:
+    def value(cell: GatedCell, side: Side) -> float:
         is_changed = side == "candidate" and int(cell.name[4:]) < changed
         return 100 * (1 + (change if is_changed else 0)) * math.exp(draw.normal(0, noise))
 
-    return cells, measure
+    return cells, lambda cell, sides: {side: value(cell, side) for side in sides}
+
+
+def giving(values: Iterable[float]):
+    """A measure that gives these values, one after the other."""
+    left = iter(values)
+    return lambda _cell, sides: {side: next(left) for side in sides}
 
 
 @pytest.mark.parametrize(("noise", "paired"), [(0.01, False), (0.01, True), (0.003, False)], ids=str)
@@ -76,10 +83,10 @@ def test_sessions_are_added_only_while_nothing_is_certain() -> None:
 
 
 def test_an_invalid_session_never_passes() -> None:
-    def measure(cell: GatedCell, side: Side) -> float:
+    def measure(cell: GatedCell, sides: Sequence[Side]) -> dict[Side, float]:
         if cell.name == "cell0" and len(cell.candidate) == 2:
             raise InvalidSessionError("errors: 3 of 40 requests failed")
-        return 200.0
+        return dict.fromkeys(sides, 200.0)
 
     cells = [GatedCell(f"cell{i}", "output_tok_s", POLICY, baseline=[100.0, 101.0, 99.0]) for i in range(2)]
     assert run_gate(cells, measure) == "INVALID"
@@ -89,21 +96,31 @@ def test_an_invalid_session_never_passes() -> None:
 def test_a_fresh_session_that_does_not_lose_takes_a_fail_back() -> None:
     values = iter([90.0, 90.5, 89.5, 100.0])
     cell = GatedCell("cell", "output_tok_s", POLICY, baseline=[100.0, 100.2, 99.8, 100.1])
-    assert run_gate([cell], lambda *_: next(values)) == "INCONCLUSIVE"
+    assert run_gate([cell], giving(values)) == "INCONCLUSIVE"
     assert cell.note == "a fresh session did not confirm the loss"
 
 
 def test_a_confirmed_loss_fails_with_its_size_in_the_sentence() -> None:
     values = iter([90.0, 90.5, 89.5, 90.1])
     cell = GatedCell("cell", "output_tok_s", POLICY, baseline=[100.0, 100.2, 99.8, 100.1])
-    assert run_gate([cell], lambda *_: next(values)) == "FAIL"
+    assert run_gate([cell], giving(values)) == "FAIL"
     assert "-10.0 %; a loss, and more than the tolerated 3%" in as_markdown([cell], "FAIL", {})
+
+
+@pytest.mark.parametrize(("fresh", "verdict"), [((45.0, 50.0), "FAIL"), ((50.0, 50.0), "INCONCLUSIVE")], ids=str)
+def test_a_fresh_pair_confirms_by_its_own_ratio_at_any_speed_of_the_machine(
+    fresh: tuple[float, float], verdict: str
+) -> None:
+    pairs = iter([(90.0, 100.0), (81.2, 90.0), (72.0, 80.1), fresh])
+    cell = GatedCell("cell", "output_tok_s", POLICY, is_paired=True)
+    assert run_gate([cell], lambda *_: dict(zip(("candidate", "baseline"), next(pairs), strict=True))) == verdict
+    assert cell.confirmation == pytest.approx(fresh[0] / fresh[1])
 
 
 def test_the_bootstrap_is_told_beside_the_interval_and_every_chance_is_printed() -> None:
     draw = np.random.default_rng(2)
     cell = GatedCell("cell", "output_tok_s", POLICY, is_paired=True)
-    run_gate([cell], lambda *_: 100 * math.exp(draw.normal(0, 0.05)))
+    run_gate([cell], giving(100 * math.exp(draw.normal(0, 0.05)) for _ in range(99)))
     assert len(cell.candidate) == POLICY.max_sessions
     body = as_json([cell], cell.verdict, {})["cells"][0]
     shown = as_markdown([cell], cell.verdict, {})

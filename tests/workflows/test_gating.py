@@ -1,4 +1,4 @@
-"""`np1d gate` against a base commit: both sides measured in turn by the real command, with scripted servers.
+"""`np1d gate` against a base commit: both sides measured in pairs by the real command, with scripted servers.
 
 `speed.txt` stands for the engine of its commit; sessions of one speed vary by less than half a percent.
 """
@@ -17,9 +17,10 @@ GATE = ("gate", "decode/baseline", "--base", "HEAD~1", "--out", "gate/gate.json"
 pytestmark = pytest.mark.slow
 
 
-def commit(checkout: Checkout, speed: float, **client: object) -> None:
-    checkout.script({"baseline": {"client": client}})
+def commit(checkout: Checkout, speed: float, *, client: dict | None = None, **misbehaves: object) -> None:
+    checkout.script({"baseline": {"client": client or {}}})
     (checkout.folder / "speed.txt").write_text(str(speed))
+    (checkout.folder / "misbehaves.json").write_text(json.dumps(misbehaves))
     identity = ("-c", "user.name=test", "-c", "user.email=test@example.invalid")
     for arguments in (("add", "--all", "--force", "."), (*identity, "commit", "-q", "-m", f"speed {speed}")):
         subprocess.run(["git", *arguments], cwd=checkout.folder, check=True, capture_output=True)
@@ -45,7 +46,8 @@ def test_a_slower_commit_fails_and_is_confirmed(checkout: Checkout) -> None:
     (cell,) = judged(checkout)["cells"]
     assert cell["verdict"] == "FAIL" and cell["method"] == "paired"
     assert cell["ratio"] == pytest.approx(0.9, abs=0.01)
-    assert len(cell["candidate"]) == len(cell["baseline"]) == 5, "four sessions a side and one that confirms"
+    assert len(cell["candidate"]) == len(cell["baseline"]) == 5, "four pairs and one that confirms"
+    assert cell["measured"].startswith("in pairs, both engines up at once")
     assert ET.parse(checkout.folder / "gate/gate.xml").getroot().get("failures") == "1"
     assert checkout.left_alive() == []
 
@@ -56,15 +58,30 @@ def test_an_equal_commit_passes_after_the_fewest_sessions(checkout: Checkout) ->
     assert code == 0, text
     (cell,) = judged(checkout)["cells"]
     assert len(cell["candidate"]) == 4
-    order = [line.split()[0] for line in text.splitlines() if "output_tok_s = " in line]
-    assert order == ["candidate", "baseline", "baseline", "candidate"] * 2, "ABBA"
+    first = [line.split()[-1] for line in text.splitlines() if ": turn 1 of 6, " in line]
+    assert first == ["candidate", "baseline"] * 2, "every other pair begins with the baseline"
+    history = ("git", "rev-list", "--abbrev-commit", "--abbrev=12", "HEAD")
+    new, old = subprocess.run(history, cwd=checkout.folder, check=True, capture_output=True, text=True).stdout.split()
+    for side, other in (("candidate", old), ("baseline", new)):
+        (plan,) = (checkout.folder / "results" / "gate").glob(f"*/{side}/decode/baseline/sp99_9/s0/plan.json")
+        assert json.loads(plan.read_text())["conditions"]["in_turn"] == {"side": side, "other": other}
 
 
-def test_a_candidate_whose_session_fails_is_invalid_and_never_passes(checkout: Checkout) -> None:
-    commit(checkout, 200.0, exit_code=4, say="pass 1 hit its deadline")
+def test_a_candidate_that_dies_in_its_turn_ends_the_pair_which_is_invalid_for_that_reason(checkout: Checkout) -> None:
+    commit(checkout, 200.0, dies_in_pass=1)
     code, text = checkout.run(*GATE)
     assert code == 3, text
-    assert "hit its deadline" in judged(checkout)["cells"][0]["reason"]
+    assert "candidate, results/gate/" in judged(checkout)["cells"][0]["reason"]
+    assert "client_died: the load client ended with code 1" in judged(checkout)["cells"][0]["reason"]
+    assert "baseline: FAILED (pair_ended): the pair ended before its time" in text
+    assert checkout.left_alive() == []
+
+
+def test_commits_that_plan_different_loads_are_not_compared(checkout: Checkout) -> None:
+    commit(checkout, 100.0, client={"passes": 4})
+    code, text = checkout.run(*GATE)
+    assert code == 3, text
+    assert "the two commits plan different loads: passes: " in judged(checkout)["cells"][0]["reason"]
 
 
 def test_an_unknown_base_is_one_sentence(checkout: Checkout) -> None:
@@ -78,6 +95,7 @@ def test_a_store_fills_up_and_then_judges(checkout: Checkout) -> None:
     code, text = checkout.run(*stored)
     assert code == 4, "nothing to compare with is no pass"
     assert text.count("output_tok_s = ") == 4, "and no reason to measure on"
+    assert "in turn" not in (checkout.folder / "gate/gate.md").read_text()
     added = int(next(line for line in text.splitlines() if "sessions added to the store" in line).split()[0])
     assert added == 4
     assert checkout.run(*stored)[0] == 0

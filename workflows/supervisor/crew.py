@@ -35,6 +35,7 @@ CLIENT_EXITS = {
     2: ("client_refused", "the load client refused the workload"),
     3: ("not_ready", "the servers answered, but no generation came through"),
     4: ("deadline", "a measured pass hit its deadline"),
+    5: ("pair_ended", "the pair ended before its time"),
     130: ("interrupted", "the load client was interrupted"),
 }
 
@@ -53,12 +54,21 @@ class Crew:
     """All processes of one attempt."""
 
     def __init__(
-        self, plan: Plan, attempt: Attempt, state: Path, check_interrupt: Callable[[], None], *, skip_blocks: int = 0
+        self,
+        plan: Plan,
+        attempt: Attempt,
+        state: Path,
+        check_interrupt: Callable[[], None],
+        *,
+        skip_blocks: int = 0,
+        baton: Path | None = None,
     ) -> None:
+        """`baton`: of a pair, the socket over which the client hears when to measure."""
         self._plan = plan
         self._attempt = attempt
         self._state = state
         self._check_interrupt = check_interrupt
+        self._baton = baton
         names = [name for process in plan.processes for name in process.ports]
         self._block = ports.take_block(names, plan.limits.port_base, state / "ports", skip=skip_blocks)
         self._members: list[Member] = []
@@ -129,6 +139,7 @@ class Crew:
 
     def _fill(self, argument: str) -> str:
         argument = argument.replace("{python}", sys.executable).replace("{dir}", str(self._attempt.folder.resolve()))
+        argument = argument.replace("{baton}", str(self._baton))
         for name, port in self._block.ports.items():
             argument = argument.replace(f"{{port:{name}}}", str(port))
         return str(given.fill(argument))
@@ -165,7 +176,10 @@ class Crew:
     def _measure(self, until: float) -> None:
         write_json(self._attempt.folder / "workload.json", given.fill(self._plan.client.workload))
         self._start_sampler()
-        client = self._client = self._start("client", self._plan.client.command, {})
+        command = self._plan.client.command
+        if self._baton:
+            command = (*command, "--baton", "{baton}", "--no-progress")
+        client = self._client = self._start("client", command, {})
         while client.poll() is None:
             self._watch("while it was measured")
             self._show_progress()

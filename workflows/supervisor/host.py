@@ -34,8 +34,11 @@ def state_folder() -> Path:
 @contextlib.contextmanager
 def measuring(
     folder: Path, what: str, *, wait_s: float, say: Callable[[str], None], interrupted: Callable[[], None]
-) -> Iterator[None]:
-    """Hold the machine for one session. Raises SessionError when another one holds it longer than `wait_s`."""
+) -> Iterator[int]:
+    """Hold the machine for one session, or for one pair of them. Raises SessionError when others hold it for `wait_s`.
+
+    Yields the open lock's number: a session that inherits it belongs to the pair, which `inherited` tells.
+    """
     path = folder / "measuring.lock"
     with path.open("a+") as handle:
         _acquire(handle, path, wait_s, say, interrupted)
@@ -43,9 +46,19 @@ def measuring(
         handle.write(f"{os.getpid()} {what}")
         handle.flush()
         try:
-            yield
+            yield handle.fileno()
         finally:
             handle.truncate(0)
+
+
+def inherited(folder: Path, lock: int) -> bool:
+    """Whether `lock` is this machine's lock, open and held by whoever started this process."""
+    try:
+        is_lock = os.path.samestat(os.fstat(lock), (folder / "measuring.lock").stat())
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # changes nothing on a lock that the same open file holds
+    except OSError:
+        return False
+    return is_lock
 
 
 def record(folder: Path, processes: list[psutil.Process]) -> None:
