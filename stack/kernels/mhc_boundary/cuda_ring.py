@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from stack.kernels.cuda_source import CudaKernel
 from stack.kernels.devices import hopper_only
+from stack.kernels.mhc_boundary.chain import then_quantized
 from stack.kernels.mhc_boundary.cuda_fused import bf16_terms, boundary_call, mhc_final, mhc_mean
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from stack.kernels.mhc_boundary.torch_unfused import Site
 
-__all__ = ["mhc_boundary", "mhc_final", "mhc_mean", "missing"]
+__all__ = ["mhc_boundary", "mhc_boundary_quant", "mhc_final", "mhc_mean", "missing"]
 
 missing = hopper_only
 
@@ -74,6 +75,9 @@ def mhc_boundary(
     blocks = min(-(-X_TNC.shape[0] // TOKENS), most) * RANKS
     _kernel(bf16_terms(site.fn_MD).shape[0]).launch((blocks, 1, 1), 4096 // RANKS, [arguments])
     return results
+
+
+mhc_boundary_quant = then_quantized(mhc_boundary)
 
 
 def _check_copies(*parts: "Tensor | None") -> None:

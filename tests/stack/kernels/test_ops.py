@@ -75,6 +75,15 @@ def assert_close(got: Tensor, want: Tensor, tolerance: float) -> None:
     assert ((got - want).abs() / scale).max().item() <= tolerance
 
 
+@pytest.mark.parametrize(("op", "impl"), [(op, impl) for op in ALL_OPS for impl in op.all_impls], ids=str)
+def test_an_implementation_has_every_function_of_its_contract(op: Op, impl: str) -> None:
+    try:
+        module = op.module(impl)
+    except ImportError as error:
+        pytest.skip(f"needs a package that is not installed: {error}")
+    assert all(callable(getattr(module, case.function or op.name, None)) for case in cases_of(op))
+
+
 @pytest.mark.parametrize("op", ALL_OPS, ids=lambda op: op.name)
 def test_every_op_has_an_implementation_for_the_cpu(op: Op) -> None:
     assert any(op.missing(impl, "cpu") is None for impl in op.impls)
