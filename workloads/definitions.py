@@ -127,6 +127,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("duration_s", "s", "length of all windows", "sum over passes of (last token - first sending)"),
     Metric("cached_ratio", "", "share of measured prompt tokens that a cache held", "sum of cached / sum of input"),
     Metric("accept_length", "tokens", "output tokens per verify step", "sum of output tokens / sum of verify steps"),
+    Metric("handoff_p50_ms", "ms", "median from prefill's last chunk to decode having the request", "1000 * handoff_s"),
+    Metric("handoff_p95_ms", "ms", "the same at the 95th percentile", "1000 * handoff_s"),
     Metric("output_tok_s_cv", "", "spread of output_tok_s between the session's passes", "standard deviation / mean"),
     Metric("running_p50", "", "requests running in an engine step inside the windows, median", "median over steps"),
     Metric("pages_used_p50_ratio", "", "share of cache pages in use inside the windows, median", "median over steps"),

@@ -156,10 +156,19 @@ def _counts(workload: Workload, passes: Sequence[PassSums], requests: pd.DataFra
         "accept_length": ratio(float(verified["output_tokens"].sum()), float(verified["num_verify"].sum()), absent)
         if len(verified)
         else Given(None, absent),
+        **_handoffs(ok),
         "slo_attainment_ratio": ratio(sum(good), attempted, "no request was measured")
         if good
         else Given(None, "no service level about single requests is declared"),
         "output_tok_s_cv": _noise(passes),
+    }
+
+
+def _handoffs(ok: pd.DataFrame) -> dict[str, Given]:
+    sample = [1e3 * seconds for seconds in ok["handoff_s"].dropna()]
+    absent = "nothing was handed over, or the two instances do not share a clock"
+    return {
+        f"handoff_p{percent}_ms": percentile(sample, percent) if sample else Given(None, absent) for percent in (50, 95)
     }
 
 

@@ -32,6 +32,11 @@ def _column(meaning: str, unit: str = "") -> Any:
     return dataclasses.field(metadata={"meaning": meaning, "unit": unit})
 
 
+def _later_column(meaning: str, unit: str = "") -> Any:
+    """A column that files of before it lack: reading those gives nulls."""
+    return dataclasses.field(default=None, metadata={"meaning": meaning, "unit": unit})
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class RequestRecord:
     """One request. `ok` means: an answer ended as the protocol says, with at least one token."""
@@ -74,6 +79,8 @@ class RequestRecord:
     prefill_worker: str | None = _column("worker that computed the prompt, where the server says so")
     decode_worker: str | None = _column("worker that generated, where the server says so")
     output_text: str | None = _column("the answer, where the workload keeps it")
+    transfer_tail_s: float | None = _later_column("from prefill's last chunk to the end of the last write", "s")
+    handoff_s: float | None = _later_column("from prefill's last chunk to decode having the request, on one clock", "s")
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -149,6 +156,10 @@ def _read(path: Path, record_type: type[Record]) -> pd.DataFrame:
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path.name} is not a whole Parquet file ({error}); run the session again") from error
     want = schema_of(record_type)
+    for field in dataclasses.fields(record_type):
+        if field.default is None and field.name not in table.column_names:
+            kind = want.field(field.name)
+            table = table.append_column(kind, pa.nulls(table.num_rows, kind.type))
     if table.schema.remove_metadata() != want.remove_metadata():
         raise ValueError(f"{path.name} has other columns than {RECORDS_SCHEMA}; it was written by another version")
     return _to_frame(table)

@@ -229,5 +229,5 @@ _REFUSAL_BYTES = 400
 """How much of an answer that is no success is kept."""
 _ANSWER_FIELDS = (
     "output_tokens", "output_tokens_seen", "input_tokens", "cached_tokens", "finish_reason", "num_verify",
-    "accepted_drafts", "accept_length", "prefill_worker", "decode_worker",
+    "accepted_drafts", "accept_length", "prefill_worker", "decode_worker", "transfer_tail_s", "handoff_s",
 )  # fmt: skip

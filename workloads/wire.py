@@ -35,6 +35,8 @@ class Answer:
     accept_length: float | None = None
     prefill_worker: str | None = None
     decode_worker: str | None = None
+    transfer_tail_s: float | None = None
+    handoff_s: float | None = None
     text: str = ""
     output_ids: list[int] = dataclasses.field(default_factory=list)
     is_done: bool = False
@@ -227,6 +229,23 @@ def _read_meta(meta: dict[str, Any], answer: Answer) -> None:
         answer.accept_length = float(length)
     answer.prefill_worker = meta.get("prefill_worker")
     answer.decode_worker = meta.get("decode_worker")
+    if isinstance(timing := meta.get("timing"), dict):
+        answer.transfer_tail_s, answer.handoff_s = _handed_over(timing)
+
+
+def _handed_over(timing: dict[str, Any]) -> tuple[float | None, float | None]:
+    """The tail of a transfer, and what passed until decode had the request.
+
+    Prefill and decode each read their own clock, which is the same one only on one host: a difference that is longer
+    than the whole time since the last chunk, or negative, is of two clocks and says nothing.
+    """
+    tail_s, last_s, arrived_s, decode_s = (
+        timing.get(name) for name in ("transfer_tail_s", "transfer_last_at_s", "transfer_arrived_at_s", "transfer_s")
+    )
+    if tail_s is None or last_s is None or arrived_s is None or decode_s is None:
+        return tail_s, None
+    handoff_s = float(arrived_s) - float(last_s)
+    return tail_s, handoff_s if 0 <= handoff_s <= decode_s else None
 
 
 def _read_usage(usage: dict[str, Any], answer: Answer) -> None:

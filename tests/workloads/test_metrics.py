@@ -13,6 +13,7 @@ The window is [0, 2.0]. One token came before it, eleven in it, one after it.
 import json
 from pathlib import Path
 
+import orjson
 import pandas as pd
 import pytest
 from measuring import make_workload
@@ -24,6 +25,7 @@ from workloads.files import write_json
 from workloads.metrics import session_metrics, write_session_metrics
 from workloads.records import ChunkRecord, RequestRecord, frame_of, write_records
 from workloads.window import Window, concurrency_share, count_tokens, in_flight, pass_window, steady_window
+from workloads.wire import Answer, GenerateWire
 
 TRAFFIC = {
     "A": ("warmup", -1.0, [(-0.5, 1), (0.5, 1)], 10, 0, None),
@@ -42,7 +44,7 @@ BY_HAND = {
 MISSING = {
     f"{stem}_p{q}_{unit}" for stem, unit in (("ttft", "s"), ("tpot", "ms"), ("e2e", "s"), ("chunk_gap", "ms"))
     for q in (50, 95, 99)
-} | {"itl_p95_ms", "itl_p99_ms", "output_tok_s_cv"}  # fmt: skip
+} | {"itl_p95_ms", "itl_p99_ms", "output_tok_s_cv", "handoff_p50_ms", "handoff_p95_ms"}  # fmt: skip
 
 
 def session(traffic=None, **changes):
@@ -91,6 +93,23 @@ def test_percentiles_come_with_their_sample():
     assert values["ttft_p50_s"] == pytest.approx(0.1005) and values["ttft_p95_s"] == pytest.approx(0.19005)
     assert values["ttft_p99_s"] is None and values["tpot_p95_ms"] == pytest.approx(1000)
     assert values["e2e_p95_s"] == pytest.approx(1.19005) and values["chunk_gap_p95_ms"] == pytest.approx(1000)
+
+
+def test_handoffs_count_where_both_instances_share_a_clock():
+    requests, chunks, client = session({str(i): ("measured", 0.0, [(0.1, 1), (1.0, 1)], 10, 0, None) for i in range(5)})
+    handoffs_s = []
+    for arrived_s in (10.002, 10.003, 10.004, 10.005, 10.006, 8.0, 99.0):  # the last two are of another clock
+        answer = Answer()
+        timing = {"transfer_tail_s": 0.001, "transfer_last_at_s": 10.0, "transfer_arrived_at_s": arrived_s}
+        meta = {"completion_tokens": 1, "finish_reason": "stop", "timing": timing | {"transfer_s": 0.5}}
+        GenerateWire(make_workload()).read(orjson.dumps({"meta_info": meta}), answer)
+        handoffs_s.append(answer.handoff_s)
+        assert answer.transfer_tail_s == 0.001
+    assert handoffs_s == [*map(pytest.approx, (0.002, 0.003, 0.004, 0.005, 0.006)), None, None]
+    requests["handoff_s"] = handoffs_s[:5]
+    body = session_metrics(requests, chunks, client)
+    assert (body.get("metrics") or body["diagnostics"])["handoff_p50_ms"] == pytest.approx(4.0)
+    assert body["metrics_missing"]["handoff_p95_ms"] == "too few requests: 5 of 200"
 
 
 def test_token_events_decide_what_is_inside():

@@ -75,6 +75,13 @@ def test_other_columns_are_refused(tmp_path):
         read_requests(tmp_path)
 
 
+def test_a_file_of_before_the_transfer_columns_is_read_with_nulls(tmp_path):
+    write_records(tmp_path, [make_request(handoff_s=0.1)], [make_chunk()])
+    path = tmp_path / "requests.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["transfer_tail_s", "handoff_s"]), path)
+    assert read_requests(tmp_path).equals(frame_of([make_request()], RequestRecord))
+
+
 def test_json_refuses_what_is_no_json(tmp_path):
     for bad in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match=r"\$\.a\[1\]"):
