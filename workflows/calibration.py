@@ -130,7 +130,7 @@ def load(path: Path) -> list[Calibration]:
                 values=tuple(float(value) for value in body["values"]),
                 between=float(body["between"]),
                 within=None if body["within"] is None else float(body["within"]),
-                is_paired=bool(body["is_paired"]),
+                is_paired=bool(body.get("is_paired", False)),  # before there were pairs, none was
             )
             for body in read_json(path)["cells"]
         ]

@@ -114,10 +114,23 @@ def test_a_machine_noisier_than_allowed_is_refused() -> None:
         check(calibrate("cell", "output_tok_s", noisy(0.06), []), POLICY)
 
 
+def test_pairs_uphold_a_threshold_by_the_noise_of_their_ratios() -> None:
+    ratios = [value / 100 for value in noisy(0.02)]
+    one = calibrate("cell", "output_tok_s", ratios, [], is_paired=True)
+    assert one.between == pytest.approx(0.02, rel=0.5)
+    assert one.least_regression(5) == pytest.approx(2 * 2.132 * one.between / 5**0.5, rel=0.03)
+    assert "between the ratios of 8 pairs, their mean" in one.sentence(POLICY)
+    policy = POLICY.model_copy(update={"max_regression": 0.06, "min_sessions": 2})
+    with pytest.raises(WorkflowError, match=r"2 pairs with a variation of .* set min_sessions to \d"):
+        check(one, policy)
+
+
 def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
     one = calibrate("cell", "output_tok_s", noisy(0.01), [[1.0, 1.02], [1.0, 0.99]])
-    save(tmp_path / "calibration.json", [one])
-    assert load(tmp_path / "calibration.json") == [one]
+    paired = calibrate("cell", "output_tok_s", noisy(0.01), [], is_paired=True)
+    save(tmp_path / "calibration.json", [one, paired])
+    assert load(tmp_path / "calibration.json") == [one, paired]
+    assert one.kind != paired.kind
 
 
 def test_every_block_holds_every_cell_once() -> None:
