@@ -32,7 +32,7 @@ constexpr int kStreams = 4, kRanks = RANKS, kSlice = 4096 / kRanks, kTokens = 8,
 constexpr int kAhead = AHEAD, kStages = kAhead + 2, kGains = kAhead + 1;
 constexpr int kValues = 36, kQuads = kValues / 3, kOpenQuads = 5;  // a token's sums: pre 4, products of streams 10, post 4, comb 16, two of nothing
 constexpr int kPitch = kTokens * kValues + 2;                      // a warp's sums; the 2 put what `send` reads at once into different banks
-constexpr int kParts = kWarps / 4, kRing = 8;
+constexpr int kParts = kWarps / 4, kRing = 8, kPatience = 1 << 24;  // several seconds
 constexpr bool kPassing = PASSING;  // streams are written as what nobody will read soon
 static_assert(kRanks >= kTokens && kWarps >= kTokens && kThreads >= kTokens * kQuads * kParts, "a part each");
 
@@ -75,14 +75,20 @@ struct RingArguments {
 
 namespace {
 
+// A place in rows of BF16 in units of sixteen bytes: 32 bits reach 64 GB.
+__device__ __forceinline__ uint32_t place_of(uint32_t row, int64_t row_length, int channel) {
+  return row * (static_cast<uint32_t>(row_length) / 8) + static_cast<uint32_t>(channel) / 8;
+}
+
 // This thread's share of a tile, and of the gains of the group's next one.
 __device__ __forceinline__ void load(const RingArguments& a, Shared& s, int tile, int turn, int channel) {
-  const int64_t row = static_cast<int64_t>(tile) * kTokens + threadIdx.x % 32 / 4;
+  const int row = tile * kTokens + threadIdx.x % 32 / 4;
   const bool inside = row < a.tokens && channel < a.channels;
-  const __nv_bfloat16* from = a.streams + row * a.streams_row + channel;
+  const uint4 *streams = reinterpret_cast<const uint4*>(a.streams), *y = reinterpret_cast<const uint4*>(a.y);
+  const uint32_t from = place_of(row, a.streams_row, channel), to = shared_address(&s.x[turn % kStages][0][threadIdx.x]);
 #pragma unroll
-  for (int n = 0; n < kStreams; ++n) copy16_near(shared_address(&s.x[turn % kStages][n][threadIdx.x]), from + n * a.channels, inside);
-  if (a.y != nullptr) copy16_near(shared_address(&s.y[turn % kAhead][threadIdx.x]), a.y + row * a.y_row + channel, inside);
+  for (int n = 0; n < kStreams; ++n) copy16_near(to + n * kThreads * 16, streams + (from + n * (a.channels / 8)), inside);
+  if (y != nullptr) copy16_near(shared_address(&s.y[turn % kAhead][threadIdx.x]), y + place_of(row, a.y_row, channel), inside);
 }
 
 __device__ __forceinline__ void load_gains(const RingArguments& a, Shared& s, int tile, int turn) {
@@ -132,22 +138,24 @@ __device__ __forceinline__ void square(float (&d)[4], const Words& upper, const 
 // Write-back of a tile and this warp's share of its sums.
 template <int kTerms> __device__ __forceinline__ void mix(const RingArguments& a, Shared& s, const Fragments& fn, int tile, int turn, int channel) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int64_t row = static_cast<int64_t>(tile) * kTokens + g;
+  const int row = tile * kTokens + g;
   uint4(&mine)[kStreams][kThreads] = s.x[turn % kStages];
   Words x[kStreams];
 #pragma unroll
   for (int n = 0; n < kStreams; ++n) x[n] = *reinterpret_cast<const Words*>(&mine[n][threadIdx.x]);
   if (a.y != nullptr) {
     write_back(x, *reinterpret_cast<const Words*>(&s.y[turn % kAhead][threadIdx.x]), s.gains[turn % kGains][g]);
-    const bool inside = row < a.tokens && channel < a.channels;
+    uint4* to = reinterpret_cast<uint4*>(a.streams);
+    const uint32_t at = place_of(row, a.streams_row, channel);
 #pragma unroll
-    for (int n = 0; n < kStreams; ++n) {
-      const uint4 out = make_uint4(x[n].of[0], x[n].of[1], x[n].of[2], x[n].of[3]);
-      mine[n][threadIdx.x] = out;
-      uint4* to = reinterpret_cast<uint4*>(a.streams + row * a.streams_row + n * a.channels + channel);
-      if (inside && kPassing) __stcs(to, out);
-      if (inside && !kPassing) *to = out;
-    }
+    for (int n = 0; n < kStreams; ++n) mine[n][threadIdx.x] = make_uint4(x[n].of[0], x[n].of[1], x[n].of[2], x[n].of[3]);
+    if (row < a.tokens && channel < a.channels)
+#pragma unroll
+      for (int n = 0; n < kStreams; ++n) {
+        const uint4 out = make_uint4(x[n].of[0], x[n].of[1], x[n].of[2], x[n].of[3]);
+        if (kPassing) __stcs(to + (at + n * (a.channels / 8)), out);
+        else to[at + n * (a.channels / 8)] = out;
+      }
   }
   float high[4] = {}, low[4] = {}, d[5][4] = {};
   multiply(high, low, fn.of[0], x[0]);
@@ -213,9 +221,8 @@ struct Three { float of[3]; };
 template <int kSets> __device__ __forceinline__ void gather(Three (&sum)[4], const uint4* token, const int (&quad)[4], uint32_t stamp) {
   constexpr int kEach = kRanks / 8;
   uint4 got[kSets][kEach];
-  bool whole;
-  do {
-    whole = true;
+  for (int asked = 0;; ++asked) {
+    bool whole = true;
 #pragma unroll
     for (int k = 0; k < kSets; ++k)
 #pragma unroll
@@ -224,7 +231,9 @@ template <int kSets> __device__ __forceinline__ void gather(Three (&sum)[4], con
     for (int k = 0; k < kSets; ++k)
 #pragma unroll
       for (int i = 0; i < kEach; ++i) whole = whole && got[k][i].w == stamp;
-  } while (!__all_sync(~0u, whole));
+    if (__all_sync(~0u, whole)) break;
+    if (asked == kPatience) give_up();
+  }
 #pragma unroll
   for (int k = 0; k < kSets; ++k) {
     sum[k] = {__uint_as_float(got[k][0].x), __uint_as_float(got[k][0].y), __uint_as_float(got[k][0].z)};
@@ -330,8 +339,8 @@ __device__ __forceinline__ void finish(const RingArguments& a, const Shared& s, 
     const float2 w = unpack2(gain.of[p]);
     out[p] = pack2(w.x * v.x * inverse, w.y * v.y * inverse);
   }
-  const int64_t row = static_cast<int64_t>(tile) * kTokens + g;
-  if (row < a.tokens && channel < a.channels) *reinterpret_cast<uint4*>(a.x + row * a.channels + channel) = make_uint4(out[0], out[1], out[2], out[3]);
+  const int row = tile * kTokens + g;
+  if (row < a.tokens && channel < a.channels) reinterpret_cast<uint4*>(a.x)[place_of(row, a.channels, channel)] = make_uint4(out[0], out[1], out[2], out[3]);
 }
 
 __device__ __forceinline__ Words norm_gains(const RingArguments& a, int channel) {
