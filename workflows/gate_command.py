@@ -156,7 +156,8 @@ def _refuse_uncalibrated(testbed: str, cells: dict[str, tuple[Place, GatedCell]]
     ]
     if unknown:
         which = f"{', '.join(unknown[:2])}{f' and {len(unknown) - 2} more' * (len(unknown) > 2)}"
-        say(f"never calibrated here: {which}; np1d calibrate tells what this machine can uphold")
+        command = "np1d calibrate" + " --for-store" * (not is_paired and _pairs(testbed) is not None)
+        say(f"never calibrated here: {which}; {command} tells what this machine can uphold")
 
 
 def _prepare(

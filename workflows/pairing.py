@@ -5,6 +5,7 @@ verdict. The pair holds the machine for both, and ends for both when one of them
 """
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 import time
@@ -42,11 +43,19 @@ def run_pair(halves: Mapping[str, Half], *, max_pass_s: float, wait_s: float = 7
     try:
         with (
             host.measuring(state, f"pair {name}", wait_s=wait_s, say=line.say, interrupted=lambda: None) as lock,
-            Referee(tuple(halves), passes, max_pass_s=max_pass_s, folder=state, show=line.turn) as referee,
+            Referee(tuple(halves), passes, max_pass_s=max_pass_s, folder=_sockets(state), show=line.turn) as referee,
         ):
             _watch(_start(halves, referee, lock), referee, line)
     except SessionError as error:
         raise WorkflowError(str(error)) from None
+
+
+def _sockets(state: Path) -> Path:
+    """Where a referee's sockets lie; those of a gate that was killed are gone. For whoever holds the machine."""
+    folder = state / "pairs"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
 
 
 def different_load(halves: Mapping[str, Half]) -> str:
