@@ -18,6 +18,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FREE_BYTES = 6 * 2**30
 """What both locks and pip's temporary files need at most."""
 
+COMPILED = (
+    "stack.engine.worker, stack.server.app",
+    "snakemake.cli, workloads.client, workflows.cli, workflows.measure, reports.build",
+)
+"""Modules of the main job, for two processes of about the same work."""
+
 
 class SetupError(Exception):
     """The machine lacks something; the message says what to do."""
@@ -31,9 +37,10 @@ def main(arguments: list[str]) -> int:
         try:
             _wait_for(lock)
             _create(folder)
-            for path in locks:
-                _install(folder, path)
+            installed = [_install(folder, path) for path in locks]
             _install_project(folder)
+            if any(installed):
+                _compile(folder)
         except SetupError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
@@ -79,17 +86,30 @@ def _version_of(folder: Path) -> tuple[int, int] | None:
     return int(major), int(minor)
 
 
-def _install(folder: Path, lock: Path) -> None:
+def _install(folder: Path, lock: Path) -> bool:
+    """Whether there was anything to install."""
     stamp = folder / f"{lock.stem}.installed"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
-        return
+        return False
     packages = [line for line in lock.read_text().splitlines() if "==" in line]
     print(f"installing {len(packages)} packages of {lock.name}", flush=True)
     _pip(folder, ["--no-deps", "-r", str(lock)], len(packages))
     if any(line.startswith("torch==") for line in packages):
         _complete_torch(folder, next(line for line in packages if line.startswith("torch==")))
     stamp.write_text(digest)
+    return True
+
+
+def _compile(folder: Path) -> None:
+    """Import what the main job imports, so that Python compiles that and not the thousands of files beside it: pip,
+    which would compile all of them in one process, takes a minute for it. Two processes, for two cores."""
+    imports = [
+        subprocess.Popen([_python(folder), "-c", f"import {names}"], cwd=ROOT, stderr=subprocess.DEVNULL)
+        for names in COMPILED
+    ]
+    for process in imports:
+        process.wait()  # what cannot be imported says so where it is used
 
 
 def _complete_torch(folder: Path, pin: str) -> None:
@@ -118,6 +138,7 @@ def _pip(folder: Path, arguments: list[str], expected: int) -> None:
         "-m",
         "pip",
         "install",
+        "--no-compile",
         "--disable-pip-version-check",
         "--progress-bar",
         "off",
