@@ -233,6 +233,8 @@ class _Planner:
             tree = resolve_workload(template, given, identity).model_dump(mode="json")
             rules = self._testbed.session
             tree["timeouts"] |= {"ready_s": rules.ready_timeout_s, "deadline_s": rules.deadline_s}
+            if self._requests and tree["load"]["kind"] == "closed":
+                tree["load"]["cut_cooldown"] = True  # a first look waits for nothing that it does not measure
             if self._pairs:
                 _take_turns(tree, self._pairs)
             return parse(tree).model_dump(mode="json")

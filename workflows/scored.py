@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from workflows.plan import Plan
-from workloads.scoring import score_folder
 from workloads.spec import SpecError
 
 
@@ -16,6 +15,8 @@ def with_score(folder: Path, plan: Plan, body: dict[str, Any]) -> dict[str, Any]
     """`body` (metrics.json) with the scores of the records in `folder`, where the plan's workload asks for scores."""
     if plan.client.workload.get("scoring") is None:
         return body
+    from workloads.scoring import score_folder  # two seconds of SciPy, which no other session needs
+
     try:
         score = score_folder(folder)
     except (SpecError, OSError, KeyError) as error:

@@ -74,7 +74,7 @@ class Target:
         return self.flush_urls or (self.url,)
 
 
-PROBE_TOKENS = 128
+PROBE_TOKENS = 32
 """Longest prompt, in tokens or characters, of the generation that shows a server to be ready."""
 
 
@@ -229,7 +229,7 @@ class Session:
         after = await self._counters(http)
         requests = [r for share in shares for r in share.requests]
         facts |= _pass_facts(shares, requests)
-        facts["server_metrics"] = _compare_counters(self._target, before, after, len(requests))
+        facts["server_metrics"] = _compare_counters(self._target, before, after, requests)
         self._keep(shares, facts["t0_monotonic_s"])
         self._facts["passes"].append(facts)
         stopped = next((s.stopped for s in shares if s.stopped), None)
@@ -345,14 +345,21 @@ def _pass_facts(shares: Sequence[ShareResult], requests: Sequence[RequestRecord]
     }
 
 
-def _compare_counters(target: Target, before: float | None, after: float | None, sent: int) -> dict[str, Any]:
-    """The server's own count of requests beside ours; its metrics are only usable when both agree."""
+def _compare_counters(
+    target: Target, before: float | None, after: float | None, requests: Sequence[RequestRecord]
+) -> dict[str, Any]:
+    """The server's own count of requests beside ours; its metrics are only usable when both agree.
+
+    A request that the client cut short may have been counted or not.
+    """
+    sent, least = len(requests), sum(r.finish_reason != "cut" for r in requests)
     if not target.metrics_urls:
         return {"usable": False, "reason": "no metrics URL was given", "counted": None, "sent": sent}
     if before is None or after is None:
         return {"usable": False, "reason": f"/metrics has no {target.request_counter}", "counted": None, "sent": sent}
     counted = after - before
-    reason = None if counted == sent else f"the server counted {counted:g} requests, the client sent {sent}"
+    is_same = least <= counted <= sent
+    reason = None if is_same else f"the server counted {counted:g} requests, the client sent {sent}"
     return {"usable": reason is None, "reason": reason, "counted": counted, "sent": sent}
 
 

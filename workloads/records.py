@@ -11,13 +11,15 @@ import types
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workloads.files import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RECORDS_SCHEMA = "records/1"
 REQUESTS_FILE = "requests.parquet"
@@ -39,7 +41,11 @@ def _later_column(meaning: str, unit: str = "") -> Any:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """One request. `ok` means: an answer ended as the protocol says, with at least one token."""
+    """One request. `ok` means: an answer ended as the protocol says, with at least one token.
+
+    With `load.cut_cooldown` the client cuts the cooldown of the last pass short once nothing that is measured is left.
+    Such an answer is ok, its `finish_reason` is `cut`, and its tokens are those that came.
+    """
 
     pass_index: int = _column("measured pass of the session, from 0")
     phase: str = _column("warmup, measured or cooldown")
@@ -133,22 +139,22 @@ def write_records(
         write_atomically(folder / name, functools.partial(pq.write_table, table, compression="zstd"))
 
 
-def read_requests(folder: Path) -> pd.DataFrame:
+def read_requests(folder: Path) -> "pd.DataFrame":
     """The requests of a run. Raises ValueError when a column is missing or of another type."""
     return _read(folder / REQUESTS_FILE, RequestRecord)
 
 
-def read_chunks(folder: Path) -> pd.DataFrame:
+def read_chunks(folder: Path) -> "pd.DataFrame":
     """The chunks of a run, in order of request and arrival."""
     return _read(folder / CHUNKS_FILE, ChunkRecord)
 
 
-def frame_of(records: Iterable[Record], record_type: type[Record]) -> pd.DataFrame:
+def frame_of(records: Iterable[Record], record_type: type[Record]) -> "pd.DataFrame":
     """Records as the data frame that reading them back gives."""
     return _to_frame(to_table(records, record_type))
 
 
-def _read(path: Path, record_type: type[Record]) -> pd.DataFrame:
+def _read(path: Path, record_type: type[Record]) -> "pd.DataFrame":
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
@@ -165,7 +171,9 @@ def _read(path: Path, record_type: type[Record]) -> pd.DataFrame:
     return _to_frame(table)
 
 
-def _to_frame(table: pa.Table) -> pd.DataFrame:
+def _to_frame(table: pa.Table) -> "pd.DataFrame":
+    import pandas as pd  # here: the load client writes records and never reads them
+
     nullable = {
         pa.int64(): pd.Int64Dtype(),
         pa.float64(): pd.Float64Dtype(),

@@ -26,6 +26,9 @@ from workloads.traffic import Conversation, Prompt, Source
 from workloads.watch import LoopLag, Watchdog
 from workloads.wire import Wire, wire_for
 
+_LOOK_S = 0.05
+"""Between two looks whether anything that is measured is left."""
+
 
 @dataclasses.dataclass(slots=True)
 class ShareResult:
@@ -134,9 +137,24 @@ class Share:
             measured = sum(t.phase == "measured" for talk in self._talks for t in talk)
             slots = load.concurrency // self._count + (self._index < load.concurrency % self._count)
             remaining = self._remaining or LocalRemaining(measured)
-            await ClosedLoop(slots=slots, remaining=remaining, is_stopped=is_stopped).run(self._talks, send)
+            is_cut = load.cut_cooldown and self._pass_index == self.workload.passes - 1
+            cutter = asyncio.create_task(self._cut_cooldown(remaining)) if is_cut else None
+            try:
+                await ClosedLoop(slots=slots, remaining=remaining, is_stopped=is_stopped).run(self._talks, send)
+            finally:
+                if cutter:
+                    cutter.cancel()
         else:
             await OpenLoop(start_s=start_s, is_stopped=is_stopped).run(self._talks, send)
+
+    async def _cut_cooldown(self, remaining: Remaining) -> None:
+        """End what only kept the load up, once nothing that is measured is left in the session. Before another pass
+        every answer is read to its end, so that the servers have nothing to do when it is prepared."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not remaining.is_positive():
+                for flight in list(self.traffic.by_id.values()):
+                    flight.cut()
 
     def _result(
         self, exchanges: list[Exchange], lag: LoopLag, watchdog: Watchdog, start_s: float, cpu_s: float

@@ -164,6 +164,8 @@ class ClosedLoad(Model):
     """Warm-up requests fill the slots and hand them over to measured ones; false drains them first."""
     keep_full: bool = True
     """Further requests keep the slots busy until the last measured one has ended."""
+    cut_cooldown: bool = False
+    """In the session's last pass those are ended then and there; false reads their answers to the end."""
 
 
 class PoissonLoad(Model):

@@ -25,13 +25,28 @@ class Flight:
 
     task: asyncio.Task[object]
     last_event_s: float
+    phase: Phase = "measured"
+    exchange: "Exchange | None" = None
     given_up: tuple[str, str] | None = None
     """Why the client gave it up: error kind and sentence."""
+    is_cut: bool = False
+    """Whether the client ended it because nothing that is measured was left."""
 
     def give_up(self, kind: str, sentence: str) -> None:
         """Cancel the request; it ends as a failed record."""
         if self.given_up is None:
             self.given_up = (kind, sentence)
+            if not self.is_cut:
+                self.task.cancel()
+
+    def cut(self) -> None:
+        """Cancel a request of the cooldown, whose work is done once nothing that is measured is left.
+
+        Where its tokens so far are not known they could not be counted, and the answer is read to its end.
+        """
+        known = self.exchange is not None and self.exchange.is_counted
+        if self.phase == "cooldown" and known and self.given_up is None and not self.is_cut:
+            self.is_cut = True
             self.task.cancel()
 
 
@@ -84,6 +99,13 @@ class Exchange:
     chunk_times: list[float]
     chunk_tokens: list[int | None]
     answer: Answer
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether all tokens that came so far, and those of the prompt, are known."""
+        if not self.chunk_tokens:
+            return True
+        return None not in (*self.chunk_tokens, self.answer.input_tokens, self.answer.cached_tokens)
 
 
 class _FailedError(Exception):
@@ -155,8 +177,8 @@ class Sender:
         assert task is not None
         await self.turnstile.turn()
         start = now_s()
-        flight = Flight(task=task, last_event_s=start)
         exchange = Exchange(self._record(ticket, start, intended_s), [], [], Answer())
+        flight = Flight(task=task, last_event_s=start, phase=ticket.phase, exchange=exchange)
         self.traffic.enter(flight, ticket.phase)
         try:
             await self._converse(ticket, flight, exchange)
@@ -166,10 +188,14 @@ class Sender:
             kind = "connect" if exchange.record.headers_s is None else "broken_stream"
             self._fail(exchange, kind, f"{type(error).__name__}: {error}")
         except asyncio.CancelledError:
-            if flight.given_up is None:
+            if flight.given_up is None and not flight.is_cut:
                 raise
             task.uncancel()
-            self._fail(exchange, *flight.given_up)
+            if flight.is_cut:
+                self._cut(exchange)
+            else:
+                assert flight.given_up is not None
+                self._fail(exchange, *flight.given_up)
         finally:
             self.traffic.leave(flight, ticket.phase, ok=exchange.record.ok)
         return exchange
@@ -198,6 +224,14 @@ class Sender:
         exchange.record.error = sentence[:500]
         exchange.record.end_s = now_s()
         self._complete(exchange)
+
+    def _cut(self, exchange: Exchange) -> None:
+        record = exchange.record
+        record.ok, record.end_s = True, now_s()
+        self._complete(exchange)
+        record.finish_reason = "cut"
+        record.output_tokens = sum(count or 0 for count in exchange.chunk_tokens)
+        record.output_tokens_seen = None
 
     def _complete(self, exchange: Exchange) -> None:
         record, answer = exchange.record, exchange.answer

@@ -89,6 +89,7 @@ def test_a_demo_is_short_and_says_so_and_a_named_row_is_not() -> None:
     cell = {"suite": "decode", "row": "baseline", "workload": "sp99_9", "session": "0"}
     demo, named = (Selection(config | {"rows": rows}).plan(cell).client.workload for rows in ([], ["decode/baseline"]))
     assert (demo["passes"], demo["requests_per_pass"]) == (1, 10)
+    assert (demo["load"]["cut_cooldown"], named["load"]["cut_cooldown"]) == (True, False)
     assert (named["passes"], named["requests_per_pass"]) == (2, 16)
 
 

@@ -10,6 +10,8 @@ from measuring import make_workload
 from workloads.progress import ProgressLine
 from workloads.stream import Flight, Traffic
 
+CUT = {"kind": "closed", "concurrency": 4, "cut_cooldown": True}
+
 
 def test_two_processes_send_the_traffic_of_one(measure):
     one = measure(load={"kind": "closed", "concurrency": 4})
@@ -68,6 +70,24 @@ def test_slots_stay_busy_until_the_last_measured_answer(measure):
         requests_per_pass=24,
     )
     assert drained.failed == {"concurrency"} and "in flight for only" in drained.reasons
+
+
+def test_the_cooldown_is_cut_when_the_last_measured_answer_of_the_session_has_ended(measure):
+    run = measure(Script(chunk_gap_s=0.02), passes=2, load=CUT)
+    assert run.verdict == "VALID", run.reasons
+    first, last = (run.requests[run.requests["pass_index"] == number] for number in (0, 1))
+    assert not (first["finish_reason"] == "cut").any(), "the next pass finds servers with nothing to do"
+    cut = last[last["finish_reason"] == "cut"]
+    assert len(cut) and set(cut["phase"]) == {"cooldown"} and cut["ok"].all()
+    assert (cut["output_tokens"] < cut["output_tokens_requested"]).all()
+    chunks = run.chunks[run.chunks["pass_index"] == 1].groupby("request_index")["num_tokens"].sum()
+    assert chunks.reindex(cut["request_index"]).fillna(0).tolist() == cut["output_tokens"].tolist()
+    assert (cut["end_s"] > last[last["phase"] == "measured"]["end_s"].max()).all()
+
+
+def test_a_cooldown_whose_tokens_are_unknown_is_not_cut(measure):
+    run = measure(Script(chunk_gap_s=0.02, hide_counts=True), load=CUT)
+    assert not (run.requests["finish_reason"] == "cut").fillna(False).any()
 
 
 def test_a_terminal_gets_a_bar_and_a_file_gets_lines():
