@@ -2,7 +2,8 @@
 
 An A/A run measures the same commit again and again: in pairs, as a gate against a base commit does, or session by
 session for gates against a store. A threshold smaller than twice the distance at which the one-sided bound lies at its
-number of sessions or pairs is refused: it would pass and fail by chance.
+number of sessions or pairs would pass and fail by chance: a gate then measures as many as uphold the threshold, and is
+refused where its policy allows no so many.
 """
 
 import dataclasses
@@ -52,16 +53,18 @@ class Calibration:
     def sentence(self, policy: GateMetric) -> str:
         """What was found, for a person."""
         within = "" if self.within is None else f", {self.within:.2%} between the passes of a session"
-        count = policy.min_sessions
+        enough = self.sessions_for(policy)
+        needs = f"a gate needs {enough} at least" if enough else "a gate is refused"
         equal = ""
         if self.is_paired:
             low, high = compare_paired([(value, 1.0) for value in self.values], "higher").interval or (0.0, 0.0)
             equal = f", their mean {np.exp(np.mean(np.log(self.values))):.3f} ({low:.3f} to {high:.3f}) where 1 is true"
         what = f"the ratios of {len(self.values)} pairs" if self.is_paired else f"{len(self.values)} sessions"
         return (
-            f"{self.cell} {self.metric}: {self.between:.2%} between {what}{equal}{within}; {count} {self.replicates} "
-            f"uphold a threshold of {self.least_regression(count):.1%}, {policy.max_sessions} one of "
-            f"{self.least_regression(policy.max_sessions):.1%}"
+            f"{self.cell} {self.metric}: {self.between:.2%} between {what}{equal}{within}; "
+            f"{policy.min_sessions} {self.replicates} uphold a threshold of "
+            f"{self.least_regression(policy.min_sessions):.1%}, {policy.max_sessions} one of "
+            f"{self.least_regression(policy.max_sessions):.1%}; for {policy.max_regression:.1%} {needs}"
         )
 
     def sessions_for(self, policy: GateMetric) -> int | None:
@@ -90,8 +93,11 @@ def calibrate(
     return Calibration(cell, metric, tuple(values), between, within, is_paired)
 
 
-def check(calibration: Calibration, policy: GateMetric) -> None:
-    """Refuse a threshold that this machine cannot uphold. Raises WorkflowError with what to write instead."""
+def upheld(calibration: Calibration, policy: GateMetric) -> GateMetric:
+    """The policy with as many sessions or pairs at least as uphold its threshold on this machine.
+
+    Raises WorkflowError, with what to write instead, where no number that the policy allows does.
+    """
     name = f"{calibration.cell} {calibration.metric}"
     if calibration.between > policy.max_noise:
         raise WorkflowError(
@@ -99,14 +105,12 @@ def check(calibration: Calibration, policy: GateMetric) -> None:
             f"and max_noise is {policy.max_noise:.1%}; quieten the machine or "
             f"{'raise pairs.passes of the testbed' if calibration.is_paired else 'lengthen the windows'}"
         )
-    least = calibration.least_regression(policy.min_sessions)
-    if least <= policy.max_regression:
-        return
-    enough = calibration.sessions_for(policy)
-    way_out = f"set min_sessions to {enough}" if enough else f"set max_regression to {least:.1%} or more"
+    if enough := calibration.sessions_for(policy):
+        return policy.model_copy(update={"min_sessions": enough})
     raise WorkflowError(
-        f"{name}: {policy.min_sessions} {calibration.replicates} with a variation of {calibration.between:.1%} cannot "
-        f"uphold a max_regression of {policy.max_regression:.1%}; {way_out}"
+        f"{name}: {policy.max_sessions} {calibration.replicates} with a variation of {calibration.between:.1%} cannot "
+        f"uphold a max_regression of {policy.max_regression:.1%}; set max_regression to "
+        f"{calibration.least_regression(policy.max_sessions):.1%} or more, or raise max_sessions"
     )
 
 

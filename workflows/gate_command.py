@@ -55,7 +55,7 @@ def gate(request: GateRequest, say: Say) -> int:
         check_takes_turns(base)
     for _, cell in cells.values():
         cell.is_paired, cell.how = base is not None, _how(pairs, is_in_turn=base is not None)
-    _refuse_uncalibrated(request.testbed, cells, is_paired=pairs is not None, say=say)
+    _heed_noise(request.testbed, cells, is_paired=pairs is not None, say=say)
     maker = _maker(cells, base, pairs, say)
     if not request.existing:
         say(_amount([cell for _, cell in cells.values()], pairs, sides=2 if base else 1))
@@ -94,7 +94,7 @@ def calibrate(rows: tuple[str, ...], testbed: str, count: int, say: Say, *, for_
     for one in found:
         say(one.sentence(cells[one.cell][1].policy))
     for one in found:
-        calibration.check(one, cells[one.cell][1].policy)
+        calibration.upheld(one, cells[one.cell][1].policy)
 
 
 def _maker(
@@ -146,11 +146,12 @@ def _amount(cells: Sequence[GatedCell], pairs: PairRules | None, sides: int) -> 
     return f"{len(cells)} cell{'s' * (len(cells) > 1)}: {least} to {most} {what}, and more to confirm a loss"
 
 
-def _refuse_uncalibrated(testbed: str, cells: dict[str, tuple[Place, GatedCell]], *, is_paired: bool, say: Say) -> None:
+def _heed_noise(testbed: str, cells: dict[str, tuple[Place, GatedCell]], *, is_paired: bool, say: Say) -> None:
+    """As many sessions or pairs at least as the calibrated noise asks for. Raises WorkflowError where none suffice."""
     known = {one.kind: one for one in calibration.load(calibration_file(testbed))}
     for name, (_, cell) in cells.items():
         if one := known.get((name, cell.metric, is_paired)):
-            calibration.check(one, cell.policy)
+            cell.policy = calibration.upheld(one, cell.policy)
     unknown = [
         f"{name} {cell.metric}" for name, (_, cell) in cells.items() if (name, cell.metric, is_paired) not in known
     ]

@@ -193,10 +193,10 @@ class Session:
         for pass_index in range(workload.passes):
             if self._stopped is None:
                 await self._run_in_turn(http, pass_index)
-        self._facts["server_info_end"] = await server_info(http, url)
-        self._end()
         if self._baton and self._stopped is None:
             await self._baton.rest()
+        self._facts["server_info_end"] = await server_info(http, url)
+        self._end()
 
     def _end(self) -> None:
         kind, sentence = self._stopped or ("complete", None)

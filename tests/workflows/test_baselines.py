@@ -9,7 +9,7 @@ import pytest
 from reports.json_files import sealed
 from workflows import baselines
 from workflows.blocks import block, order
-from workflows.calibration import calibrate, check, load, save
+from workflows.calibration import calibrate, load, save, upheld
 from workflows.errors import WorkflowError
 from workflows.planner import plan_session
 from workflows.schema import GateMetric
@@ -98,20 +98,30 @@ def test_a_calibration_of_too_few_sessions_is_refused() -> None:
 
 
 def test_a_quiet_machine_upholds_three_percent() -> None:
-    check(calibrate("cell", "output_tok_s", noisy(0.003), [[1.0, 1.01]] * 8), POLICY)
+    upheld(calibrate("cell", "output_tok_s", noisy(0.003), [[1.0, 1.01]] * 8), POLICY)
 
 
 def test_a_threshold_below_the_noise_is_refused_with_what_to_write_instead() -> None:
-    one = calibrate("cell", "output_tok_s", noisy(0.013), [])
+    one, strict = (
+        calibrate("cell", "output_tok_s", noisy(0.013), []),
+        POLICY.model_copy(update={"max_regression": 0.01}),
+    )
     with pytest.raises(
-        WorkflowError, match=r"cannot uphold a max_regression of 3\.0%; set (min_sessions|max_regression) to"
+        WorkflowError, match=r"8 sessions .* cannot uphold a max_regression of 1\.0%; set max_regression to"
     ):
-        check(one, POLICY)
+        upheld(one, strict)
+
+
+def test_a_gate_measures_as_many_as_the_noise_asks_for() -> None:
+    one = calibrate("cell", "output_tok_s", noisy(0.013), [])
+    enough = upheld(one, POLICY).min_sessions
+    assert POLICY.min_sessions < enough <= POLICY.max_sessions
+    assert one.least_regression(enough) <= POLICY.max_regression < one.least_regression(enough - 1)
 
 
 def test_a_machine_noisier_than_allowed_is_refused() -> None:
     with pytest.raises(WorkflowError, match="quieten the machine or lengthen the windows"):
-        check(calibrate("cell", "output_tok_s", noisy(0.06), []), POLICY)
+        upheld(calibrate("cell", "output_tok_s", noisy(0.06), []), POLICY)
 
 
 def test_pairs_uphold_a_threshold_by_the_noise_of_their_ratios() -> None:
@@ -121,8 +131,7 @@ def test_pairs_uphold_a_threshold_by_the_noise_of_their_ratios() -> None:
     assert one.least_regression(5) == pytest.approx(2 * 2.132 * one.between / 5**0.5, rel=0.03)
     assert "between the ratios of 8 pairs, their mean" in one.sentence(POLICY)
     policy = POLICY.model_copy(update={"max_regression": 0.06, "min_sessions": 2})
-    with pytest.raises(WorkflowError, match=r"2 pairs with a variation of .* set min_sessions to \d"):
-        check(one, policy)
+    assert one.least_regression(upheld(one, policy).min_sessions) <= 0.06 < one.least_regression(2)
 
 
 def test_a_calibration_survives_its_file(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_slower_commit_fails_and_is_confirmed(checkout: Checkout) -> None:
     (cell,) = judged(checkout)["cells"]
     assert cell["verdict"] == "FAIL" and cell["method"] == "paired"
     assert cell["ratio"] == pytest.approx(0.9, abs=0.01)
-    assert len(cell["candidate"]) == len(cell["baseline"]) == 6, "five pairs and one that confirms"
+    assert len(cell["candidate"]) == len(cell["baseline"]) == 5, "four pairs and one that confirms"
     assert cell["measured"].startswith("in pairs, both engines up at once")
     assert ET.parse(checkout.folder / "gate/gate.xml").getroot().get("failures") == "1"
     assert checkout.left_alive() == []
@@ -57,7 +57,7 @@ def test_an_equal_commit_passes_after_the_fewest_sessions(checkout: Checkout) ->
     code, text = checkout.run(*GATE)
     assert code == 0, text
     (cell,) = judged(checkout)["cells"]
-    assert len(cell["candidate"]) == 5
+    assert len(cell["candidate"]) == 4
     first = [line.split()[-1] for line in text.splitlines() if ": turn 1 of 6, " in line]
     assert first == ["candidate", "baseline", "candidate", "baseline", "candidate"], (
         "every other pair begins with the baseline"
@@ -96,10 +96,10 @@ def test_a_store_fills_up_and_then_judges(checkout: Checkout) -> None:
     stored = ("gate", "decode/baseline", "--store", "baselines", "--update", "--out", "gate/gate.json")
     code, text = checkout.run(*stored)
     assert code == 4, "nothing to compare with is no pass"
-    assert text.count("output_tok_s = ") == 5, "and no reason to measure on"
+    assert text.count("output_tok_s = ") == 4, "and no reason to measure on"
     assert "in turn" not in (checkout.folder / "gate/gate.md").read_text()
     added = int(next(line for line in text.splitlines() if "sessions added to the store" in line).split()[0])
-    assert added == 5
+    assert added == 4
     assert checkout.run(*stored)[0] == 0
     commit(checkout, 80.0)
     code, text = checkout.run(*stored)
