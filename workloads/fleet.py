@@ -28,6 +28,8 @@ from workloads.stream import now_s
 STREAMS_PER_PROCESS = 256
 _LEAD_S = 0.2
 """From the order to start until the start, so that everybody is there."""
+_ALONE_S = 0.05
+"""The same for one process, which waits for itself alone."""
 
 Progress = Callable[[int, int, int], None]
 """Requests done, failed, tokens seen so far in this pass."""
@@ -89,7 +91,7 @@ class SingleProcess:
         """Run the pass built last."""
         ticker = asyncio.create_task(_tick(self._share, progress))
         try:
-            return [await self._share.run(now_s() + _LEAD_S)]
+            return [await self._share.run(now_s() + _ALONE_S)]
         finally:
             ticker.cancel()
 

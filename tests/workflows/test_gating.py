@@ -59,9 +59,7 @@ def test_an_equal_commit_passes_after_the_fewest_sessions(checkout: Checkout) ->
     (cell,) = judged(checkout)["cells"]
     assert len(cell["candidate"]) == 4
     first = [line.split()[-1] for line in text.splitlines() if ": turn 1 of 6, " in line]
-    assert first == ["candidate", "baseline", "candidate", "baseline", "candidate"], (
-        "every other pair begins with the baseline"
-    )
+    assert first == ["candidate", "baseline"] * 2, "every other pair begins with the baseline"
     history = ("git", "rev-list", "--abbrev-commit", "--abbrev=12", "HEAD")
     new, old = subprocess.run(history, cwd=checkout.folder, check=True, capture_output=True, text=True).stdout.split()
     for side, other in (("candidate", old), ("baseline", new)):
