@@ -89,6 +89,7 @@ class SessionMaker:
         folder = self._plan(cell, side)
         self._call(self._checkouts[side], "workflows.session", str(folder / "plan.json"), str(folder),
                    "--on-failure", "record")  # fmt: skip
+        measure(folder)
         return self._value(cell, side, folder)
 
     def _pair(self, cell: GatedCell, sides: Sequence[Side], rules: PairRules) -> dict[Side, float]:
