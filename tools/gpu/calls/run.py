@@ -7,6 +7,7 @@ comes back lies in OUT as at most eight files of at most 15 MiB: `summary.json`,
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
@@ -66,14 +67,16 @@ class Machine:
 
 def _unpacked(packed: bytes) -> Path:
     """The packages, always in a folder of one name: DeepGEMM's names of compiled kernels contain its own path, so in
-    another it would compile all of them again."""
+    another it would compile all of them again. Another call of this machine that needs them meanwhile waits."""
     site, digest = Path(tempfile.gettempdir()) / "np1d-site", hashlib.sha256(packed).hexdigest()
     mark = site / "packed.sha256"
-    if not (mark.exists() and mark.read_text() == digest):
-        shutil.rmtree(site, ignore_errors=True)
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(site, filter="data")
-        mark.write_text(digest)
+    with site.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (mark.exists() and mark.read_text() == digest):
+            shutil.rmtree(site, ignore_errors=True)
+            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+                archive.extractall(site, filter="data")
+            mark.write_text(digest)
     return site
 
 
