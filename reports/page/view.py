@@ -18,7 +18,7 @@ NOTED_COLUMNS = 8
 LONG_TEXT = 34
 PARAGRAPH = 60
 """A text of such length that stands in several rows goes below a table of any width."""
-_NUMBER = re.compile(r"^[-±]?[\d,.]+( ?[x%s])?$|^–$")
+_NUMBER = re.compile(r"^[-±]?[\d,.]+( ?[x%s]| → [\d,.]+)?$|^–$")
 _VERDICTS = ("verdict", "outcome", "ended", "verdict of the ratio")
 
 
@@ -58,7 +58,9 @@ class TableView:
     @property
     def is_wide(self) -> bool:
         """Whether a phone shows it as blocks."""
-        return len(self.columns) >= WIDE_COLUMNS
+        texts = (text for row in self.table.display.to_numpy().tolist() for text in row)
+        is_wordy = len(self.columns) == WIDE_COLUMNS - 1 and any(len(text) > LONG_TEXT for text in texts)
+        return is_wordy or len(self.columns) >= WIDE_COLUMNS
 
     @property
     def notes(self) -> list[str]:

@@ -99,8 +99,9 @@ def worsened(material: Material) -> Table:
     return Table(
         name="worsened",
         title="What gets worse when optimized",
-        caption="Latencies that are higher with everything on, baseline → optimized. The report drove its two sides at "
-        "different client loads; more requests at once also means that a first token waits longer for its turn.",
+        caption="Latencies that are higher with everything on, as published or here, baseline → optimized. The report "
+        "drove its two sides at different client loads; more requests at once also means that a first token waits "
+        "longer for its turn.",
         frame=frame,
         shown=shown,
         headers={"shared_prefix": "shared prefix", "metric": "latency", "published": "published", "ours": "ours"},
