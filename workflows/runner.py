@@ -103,12 +103,19 @@ def _drop_stale_lock(config: Sequence[str]) -> None:
     subprocess.run([*_snakemake(PROFILE), "--unlock", "--config", *config], cwd=ROOT, capture_output=True, check=False)
 
 
+def _hear_interrupts() -> None:
+    """In the child, before it becomes Snakemake: one that was started in a script's background ignores interrupts, and
+    so would everything that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    die_with_parent(signal.SIGINT)
+
+
 def _run(command: Sequence[str], lock: IO[str]) -> int:
     process = subprocess.Popen(
         command,
         cwd=ROOT,
         pass_fds=[lock.fileno()],
-        preexec_fn=lambda: die_with_parent(signal.SIGINT),
+        preexec_fn=_hear_interrupts,
     )
     interrupted: list[int] = []
 
