@@ -39,8 +39,8 @@ LEFT_OUT_BYTES = 60 * 2**20
 class Machine:
     """Packages and compiled kernels of a call, unpacked where its steps find them.
 
-    Temporary files of its steps have a folder of their own, and with it the lock that lets one session measure at a time:
-    two calls on two GPUs of one machine do not wait for each other.
+    Temporary files of its steps have a folder of their own, and with it the lock that lets one session measure at a
+    time: two calls on two GPUs of one machine do not wait for each other.
     """
 
     def __init__(self, carry: Path) -> None:
