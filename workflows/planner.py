@@ -360,12 +360,13 @@ class _Planner:
 
 
 def _take_turns(workload: dict[str, Any], rules: PairRules) -> None:
-    """A pass is short and begins with an idle engine: what is flushed and primed once serves the whole session."""
+    """A pass is short and begins with an idle engine: what is warmed, flushed and primed once serves the session."""
     workload["load"] |= {"handover": False, "keep_full": False}
     workload["cache"]["flush"] = "before_session"
     workload["limits"]["min_concurrency_share"] = rules.min_concurrency_share
     workload["timeouts"]["deadline_s"] = min(workload["timeouts"]["deadline_s"], rules.max_pass_s)
-    workload |= {"continued": True, "warmup_requests": 0}
+    warmup = 0 if workload["cache"]["intent"] == "primed" else 1  # priming warms too
+    workload |= {"continued": True, "warmup_requests": warmup}
 
 
 def _conditions(shape: Shape) -> dict[str, Any]:

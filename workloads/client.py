@@ -216,7 +216,8 @@ class Session:
         facts: dict[str, Any] = {"pass_index": pass_index, "seed": workload.traffic_seed(pass_index)}
         self._line.begin(pass_index)
         is_separate = not (isinstance(workload.load, ClosedLoad) and workload.load.handover)
-        if is_separate and isinstance(workload.load, ClosedLoad) and workload.num_warmup:
+        is_warm = workload.continued and pass_index > 0
+        if is_separate and isinstance(workload.load, ClosedLoad) and workload.num_warmup and not is_warm:
             facts["warmup"] = await self._warm_up_apart()
         facts["flush"] = await self._flush(http, pass_index)
         facts["prime"] = await self._prime(pass_index)

@@ -214,7 +214,7 @@ def tickets_of(
     """All conversations of a pass as tickets, in the order in which they are sent."""
     plan = [(phase, count) for phase, count in phase_counts(workload) if phase in phases]
     seed, count = workload.traffic_seed(pass_index), sum(n for _, n in plan)
-    first = pass_index * count if workload.continued else 0
+    first = max(0, pass_index) * count if workload.continued else 0
     conversations: list[Conversation] = source.conversations(seed, count, first=first)
     offsets = arrival_offsets(workload, conversations, seed)
     phase_of = [phase for phase, count in plan for _ in range(count)]

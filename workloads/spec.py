@@ -280,7 +280,7 @@ class Workload(Model):
     requests_per_pass: int | None = Field(default=None, ge=1)
     """Measured requests in a pass; null means 5 for each slot and at least 20."""
     continued: bool = False
-    """A pass goes on with the session's prompts where the one before ended; prefixes are primed once, for all."""
+    """A pass goes on with the session's prompts where the one before ended; it warms up and primes once, for all."""
     warmup_requests: int | None = Field(default=None, ge=0)
     """Requests before t0; null means one for each slot."""
     cache: Cache
@@ -330,8 +330,8 @@ class Workload(Model):
         return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) >> 1
 
     def traffic_seed(self, pass_index: int) -> int:
-        """The seed of a pass's prompts."""
-        return self.seed("pass", 0 if self.continued else pass_index)
+        """The seed of a pass's prompts; a warm-up apart (-1) has its own."""
+        return self.seed("pass", min(0, pass_index) if self.continued else pass_index)
 
 
 def resolve(

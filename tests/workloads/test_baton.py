@@ -28,7 +28,7 @@ SIDES = ("candidate", "baseline")
 TURNS = {
     "passes": 3,
     "requests_per_pass": 4,
-    "warmup_requests": 0,
+    "warmup_requests": 1,
     "continued": True,
     "load": {"kind": "closed", "concurrency": 2, "handover": False, "keep_full": False},
     "source": {"kind": "shared_prefix", "input_len": 64, "output_len": 8, "shared_ratio": 0.5},
@@ -74,6 +74,8 @@ def test_passes_of_two_clients_never_overlap_and_both_are_results(referee: Refer
     assert [body["validity"]["verdict"] for body in bodies] == ["VALID", "VALID"], bodies
     turns = sorted((span, side) for side in SIDES for span in spans(tmp_path / side))
     assert [side for _, side in turns] == [SIDES[i] for i in (0, 1, 1, 0, 0, 1)]
+    warm = [["warmup" in facts for facts in read_json(tmp_path / side / "client.json")["passes"]] for side in SIDES]
+    assert warm == [[True, False, False]] * 2, "the first turn alone begins with a warm-up, apart from what is measured"
     assert all(earlier[0][1] < later[0][0] for earlier, later in itertools.pairwise(turns))
 
 
