@@ -8,7 +8,7 @@ import tempfile
 import pytest
 
 from tests.workflows.test_session import scripted_plan
-from tools.gpu.calls import pack, run
+from tools.gpu.calls import device, pack, run
 from tools.gpu.calls.table import read_calls
 from workflows.catalog import load_catalog
 from workflows.housekeeping import take_in
@@ -110,3 +110,38 @@ def test_packages_lie_in_one_folder_and_are_unpacked_anew_only_when_they_changed
     assert run._unpacked(packed(b"one")) == first and (first / "seen").exists()
     assert run._unpacked(packed(b"two")) == first and (first / "package.py").read_bytes() == b"two"
     assert not (first / "seen").exists()
+
+
+def test_two_calls_run_beside_each_other_and_one_after_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    table = "".join(f"{name} testbed cpu\n{name} works 20 python platform\n" for name in ("left", "right", "after"))
+    (tmp_path / "calls.txt").write_text(table)
+    (tmp_path / "carry").mkdir()
+    pack._write_tree(tmp_path / "carry" / "tree.tar.xz")
+    options = [
+        "--carry",
+        str(tmp_path / "carry"),
+        "--out",
+        str(tmp_path / "out"),
+        "--table",
+        str(tmp_path / "calls.txt"),
+    ]
+    assert device.main(["left+right", "after", *options, "--total-s", "300"]) == 0
+    summaries = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [(body["call"], body["steps"][0]["status"]) for body in summaries] == [
+        (name, "ok") for name in ("left", "right", "after")
+    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "after.tar.xz.00", "kernels.tar.xz", "left.tar.xz.00", "right.tar.xz.00", "summary.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stages", "sentence"),
+    [(["left", "nothing"], "no call nothing"), (["left", "left"], "twice"), (["left+right+after"], "at most 2")],
+)
+def test_a_mistake_in_the_list_of_calls_is_one_sentence(tmp_path, capsys, stages, sentence):
+    (tmp_path / "calls.txt").write_text("".join(f"{name} testbed cpu\n" for name in ("left", "right", "after")))
+    options = ["--carry", str(tmp_path), "--out", str(tmp_path), "--table", str(tmp_path / "calls.txt")]
+    assert device.main([*stages, *options]) == 2
+    assert sentence in capsys.readouterr().err

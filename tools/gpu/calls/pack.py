@@ -1,8 +1,9 @@
 """`python -m tools.gpu.calls.pack CALL ...`: what a bare, offline GPU machine needs for calls, in `build/carry`.
 
-Packages in pieces of at most 24 MiB, the plans of the calls' sessions, the commit, and what earlier calls brought back
-into `build`: compiled kernels (`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages that are there
-already stay.
+Packages in pieces of at most 24 MiB, the plans of the calls' sessions, the commit, this checkout's own files but
+weights (`tree.tar.xz`, so that what runs there is what was packed, whatever that machine has), and what earlier calls
+brought back into `build`: compiled kernels (`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages that
+are there already stay.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from workloads.files import write_json
 
 ROOT = Path(__file__).resolve().parents[3]
 PIECE_BYTES = 24 * 2**20
+TREE = ("stack", "workloads", "workflows", "tools", "reports", "tests", "envs", "Snakefile", "pyproject.toml")
 SERVE = (
     "pyzmq", "pydantic==2.12.5", "pydantic-core==2.41.5", "typing-inspection", "annotated-types", "annotated-doc",
     "orjson", "uvicorn", "starlette==0.50.0", "httptools", "prometheus-client",
@@ -50,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 2
     write_json(carry / "commit.json", packed())
+    _write_tree(carry / "tree.tar.xz")
     needs_pair = any(call.testbed != "h200x1" for call in chosen)
     if not options.without_packages:
         _pack(carry, (*SERVE, *(PAIR if needs_pair else ())), "pair" if needs_pair else "serve")
@@ -65,6 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write_plan(carry: Path, call: str, step: str, plan: Plan) -> None:
     """Where `run` looks for it."""
     write_json(carry / "plans" / f"{call}.{step}.json", plan.to_json())
+
+
+def _write_tree(path: Path) -> None:
+    """Every file of this checkout that a version control would keep, but weights."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *TREE]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    with tarfile.open(path, "w:xz") as archive:
+        for name in sorted(set(filter(None, listed))):
+            if not name.endswith(".safetensors") and (ROOT / name).is_file():
+                archive.add(ROOT / name, name)
 
 
 def _pack(carry: Path, packages: Sequence[str], kind: str) -> None:
