@@ -87,6 +87,11 @@ class Catalog:
             raise CatalogError(f"there is no testbed {name}{nearest(name, self.testbeds)}")
         return self.testbeds[name]
 
+    def results_folder(self, testbed: str, engine: str) -> str:
+        """Folder under `results/`; an engine that is not the testbed's own has another. Raises CatalogError."""
+        default = self.testbed(testbed).engine
+        return testbed if engine in ("default", default) else f"{testbed}_{engine}"
+
     def select(self, patterns: Iterable[str]) -> list[CatalogRow]:
         """Rows of the named suites and rows, in catalogue order, each once."""
         wanted: set[str] = set()

@@ -247,12 +247,34 @@ def prune(yes: Annotated[bool, typer.Option("--yes", help="Delete them.")] = Fal
 
 
 @app.command("import")
-def import_results(source: Annotated[Path, typer.Argument(help="Folder with sessions of another machine.")]) -> None:
-    """Take in sessions that ran elsewhere from their plans; each gets the next free number of its cell."""
-    taken = housekeeping.take_in(source, RESULTS)
+def import_results(
+    sources: Annotated[list[Path], typer.Argument(help="Folders with sessions of another machine.")],
+) -> None:
+    """Take in sessions that ran elsewhere; each gets the next free number of its cell, and its metrics are computed."""
+    taken = [folder for source in sources for folder in housekeeping.take_in(source, RESULTS)]
     for folder in taken:
         out.print(str(folder.relative_to(ROOT)), highlight=False)
-    out.print(f"{len(taken)} sessions taken in; np1d run updates the report")
+        housekeeping.measure_missing(folder)
+    testbeds = sorted({folder.relative_to(RESULTS).parts[0] for folder in taken})
+    commands = " and ".join(f"np1d report --testbed {name.replace('_sglang', ' --engine sglang')}" for name in testbeds)
+    out.print(f"{len(taken)} sessions taken in; {commands} shows them", soft_wrap=True)
+
+
+@app.command()
+def report(testbed: Testbed = "cpu", engine: Engine = "default") -> None:
+    """Write the report of what has been measured or taken in, without measuring anything."""
+    from workflows.row_list import write_rows
+
+    catalog = load_catalog()
+    folder = RESULTS / catalog.results_folder(testbed, engine)
+    if not folder.is_dir():
+        raise WorkflowError(f"nothing was measured on {testbed} yet; np1d run measures, np1d import takes in")
+    housekeeping.measure_missing(folder)
+    write_rows(catalog, testbed, engine, folder / "rows.json")
+    code = subprocess.run([sys.executable, "-m", "reports.build", str(folder)], cwd=ROOT, check=False).returncode
+    if code == 0:
+        out.print(str((folder / "report.html").relative_to(ROOT)), highlight=False, soft_wrap=True)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -319,7 +341,9 @@ def profile(
 
     code, path = profile_row(row, workload, testbed, RESULTS)
     if code == 0:
-        out.print(f"{path.relative_to(ROOT)}; np1d run updates the report", highlight=False, soft_wrap=True)
+        out.print(
+            f"{path.relative_to(ROOT)}; np1d report --testbed {testbed} shows it", highlight=False, soft_wrap=True
+        )
     raise typer.Exit(code)
 
 

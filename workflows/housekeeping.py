@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from workflows import measure
 from workflows.catalog import Catalog, nearest
 from workflows.errors import CatalogError, WorkflowError
 from workflows.identity import measured_code
@@ -12,6 +13,7 @@ from workflows.plan import Plan, difference, read_plan
 from workflows.planner import plan_session
 from workflows.standing import newer_words, place, take_away
 from workloads.files import read_json
+from workloads.metrics import METRICS_FILE
 
 NOT_TESTBEDS = ("serve", "gate")
 """Folders under `results/` that hold no cells of the tables."""
@@ -84,6 +86,13 @@ def _take_one(session: Path, results: Path) -> Path | None:
             shutil.copy2(session / name, attempt / name)
             place(attempt / name, target / name)
     return target
+
+
+def measure_missing(folder: Path) -> None:
+    """Metrics from the records of every session below (or at) `folder` that has none, a line each on stderr."""
+    for status in sorted(folder.rglob("status.json")):
+        if "attempts" not in status.parts and not (status.parent / METRICS_FILE).exists():
+            measure.main([str(status.parent)])
 
 
 def session_folder(cell: str, testbed: str, results: Path, catalog: Catalog) -> Path:

@@ -24,6 +24,11 @@ def row_list(catalog: Catalog, testbed: str, engine: str) -> dict[str, dict[str,
     return {one.entry.name: {"status": one.status, "reason": one.reason} for one in resolutions}
 
 
+def write_rows(catalog: Catalog, testbed: str, engine: str, path: Path) -> None:
+    """The list as the file that a report reads. Raises CatalogError for an unknown testbed."""
+    write_json(path, {"schema": ROWS_SCHEMA, "rows": row_list(catalog, testbed, engine)})
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write one testbed's list. Exit code 2 for a mistake of the user."""
     parser = argparse.ArgumentParser(prog="python -m workflows.row_list", description="Write what runs on a testbed.")
@@ -32,11 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", required=True, type=Path)
     options = parser.parse_args(arguments)
     try:
-        rows = row_list(load_catalog(), options.testbed, options.engine)
+        write_rows(load_catalog(), options.testbed, options.engine, options.out)
     except WorkflowError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    write_json(options.out, {"schema": ROWS_SCHEMA, "rows": rows})
     return 0
 
 

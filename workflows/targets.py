@@ -122,8 +122,7 @@ class Selection:
     @property
     def folder(self) -> str:
         """Folder of the testbed under `results/`."""
-        default = self.catalog.testbed(self.testbed).engine
-        return self.testbed if self.engine in ("default", default) else f"{self.testbed}_{self.engine}"
+        return self.catalog.results_folder(self.testbed, self.engine)
 
     def plan(self, wildcards: Mapping[str, str]) -> Plan:
         """The plan of the session that these wildcards name."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ["doctor", "list", "plan", "run", "serve", "why", "rerun", "prune", "import", "gate", "calibrate", "profile"]
+COMMANDS = ["doctor", "list", "plan", "run", "serve", "why", "rerun", "prune", "import", "report",
+            "gate", "calibrate", "profile"]  # fmt: skip
 
 
 def np1d(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,6 +31,11 @@ def test_help_names_every_command() -> None:
         (["run", "decode/baseline", "--demo"], "error: give either rows or --demo"),
         (["rerun"], "error: say what to run again: np1d rerun --failed"),
         (["import", "/nowhere"], "error: /nowhere holds no session"),
+        (
+            ["report", "--testbed", "h200x16"],
+            "error: nothing was measured on h200x16 yet; np1d run measures, np1d import",
+        ),
+        (["report", "--testbed", "h200"], "error: there is no testbed h200; did you mean h200x"),
         (["gate", "decode/baseline"], "error: give one of --base COMMIT and --store FOLDER"),
         (["gate", "decode/baseline", "--base", "nosuchref"], "error: nosuchref is no commit, branch or tag"),
         (["why", "decode/baseline/sp99"], "error: decode/baseline has no workload sp99; did you mean sp99_9"),

@@ -47,6 +47,16 @@ def test_imported_sessions_add_up_under_free_numbers(tmp_path: Path, plan: Plan)
     assert [attempt.name for attempt in finished(taken[0])] == ["0001"], "a failed attempt here would not replace it"
 
 
+def test_sessions_that_were_taken_in_get_their_metrics_whatever_their_records_are(tmp_path: Path, plan: Plan) -> None:
+    session(tmp_path / "other", plan)
+    (folder,) = housekeeping.take_in(tmp_path / "other", tmp_path / "results")
+    assert not (folder / "metrics.json").exists()
+    housekeeping.measure_missing(tmp_path / "results")
+    body = read_json(folder / "metrics.json")
+    assert body["validity"]["verdict"] == "INVALID", "these records are no Parquet file, and that is said"
+    assert "cannot be read" in body["validity"]["reasons"][0]
+
+
 def test_importing_twice_takes_nothing_twice(tmp_path: Path, plan: Plan) -> None:
     session(tmp_path / "other", plan)
     assert len(housekeeping.take_in(tmp_path / "other", tmp_path / "results")) == 1
