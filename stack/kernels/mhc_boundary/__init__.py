@@ -23,4 +23,9 @@ it has written y back, so the next call takes y, post and comb None. In all thre
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("cuda_ring", "cuda_fused", "cuda_unfused", "torch_unfused", "cuda_cluster", "cuda_quant"))
+OP = Op(
+    __name__,
+    impls=(
+        "cuda_ring", "cuda_fused", "cuda_unfused", "torch_unfused", "cuda_cluster", "cuda_quant", "cuda_ring_apart",
+    ),
+)  # fmt: skip

@@ -9,6 +9,7 @@ T rows, N streams, C channels.
 """
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -34,6 +35,10 @@ AHEAD = 3
 """Tiles that are on their way to the chip; 3 with 8 ranks and 2 with 16 fill the shared memory."""
 PASSING = 0
 """1: the streams are written as what will not be read soon."""
+QUICK = 0
+"""1: coefficients by the hardware's approximate functions, right to about 2^-21."""
+SKIP_FOR_TIMING = 0
+"""Parts left out, as bits, for `tools.gpu.micro.parts` to time what is left; results are wrong unless it is 0."""
 
 TOKENS, QUADS, RING = 8, 12, 8
 
@@ -65,25 +70,40 @@ def mhc_boundary(
     iters: int,
 ) -> "tuple[Tensor, Tensor, Tensor, Tensor]":
     """See the op's contract. The streams are updated in place."""
-    arguments, results = boundary_call(
-        RingArguments, y_TC, X_TNC, post_TN, comb_TNN, site, norm_weight_C, (hc_eps, norm_eps, iters)
-    )
-    _check_copies(X_TNC, y_TC, post_TN, comb_TNN)
-    most = _groups(X_TNC.device)
-    ring, turns = _exchange(X_TNC.device, most)
-    arguments.ring, arguments.turns = ring.data_ptr(), turns.data_ptr()
-    blocks = min(-(-X_TNC.shape[0] // TOKENS), most) * RANKS
-    _kernel(bf16_terms(site.fn_MD).shape[0]).launch((blocks, 1, 1), 4096 // RANKS, [arguments])
-    return results
+    call = (y_TC, X_TNC, post_TN, comb_TNN, site, norm_weight_C, (hc_eps, norm_eps, iters))
+    return in_groups(_kernel, RANKS, 4096 // RANKS, *call)
 
 
 mhc_boundary_quant = then_quantized(mhc_boundary)
 
 
+def in_groups(
+    kernel: "Callable[[int], CudaKernel]",
+    ranks: int,
+    threads: int,
+    y_TC: "Tensor | None",
+    X_TNC: "Tensor",
+    post_TN: "Tensor | None",
+    comb_TNN: "Tensor | None",
+    site: "Site",
+    norm_weight_C: "Tensor",
+    constants: tuple[float, float, int],
+) -> "tuple[Tensor, Tensor, Tensor, Tensor]":
+    """One launch of groups of `ranks` blocks that exchange sums; `kernel` by the number of terms of `fn`."""
+    arguments, results = boundary_call(RingArguments, y_TC, X_TNC, post_TN, comb_TNN, site, norm_weight_C, constants)
+    _check_copies(X_TNC, y_TC, post_TN, comb_TNN)
+    most = _groups(X_TNC.device)
+    ring, turns = _exchange(X_TNC.device, most, ranks)
+    arguments.ring, arguments.turns = ring.data_ptr(), turns.data_ptr()
+    blocks = min(-(-X_TNC.shape[0] // TOKENS), most) * ranks
+    kernel(bf16_terms(site.fn_MD).shape[0]).launch((blocks, 1, 1), threads, [arguments])
+    return results
+
+
 def _check_copies(*parts: "Tensor | None") -> None:
     for part in parts:
         if part is not None and (part.data_ptr() % 16 or part.stride(0) * part.element_size() % 16):
-            raise ValueError("cuda_ring takes rows that start at multiples of 16 bytes")
+            raise ValueError("the boundary in groups takes rows that start at multiples of 16 bytes")
 
 
 @cache
@@ -92,8 +112,9 @@ def _kernel(terms: int) -> CudaKernel:
     stages = threads * 16 * (4 * (AHEAD + 2) + AHEAD)
     sums = 4 * 2 * threads // 32 * (TOKENS * QUADS * 3 + 2)
     shared = stages + sums + (AHEAD + 1) * TOKENS * 80 + 2 * TOKENS * 20 + 32 * 100
-    defines = tuple(f"{name}={value}" for name, value in (("RANKS", RANKS), ("AHEAD", AHEAD), ("PASSING", PASSING)))
-    chosen = () if defines == ("RANKS=8", "AHEAD=3", "PASSING=0") else defines
+    choices = {"RANKS": RANKS, "AHEAD": AHEAD, "PASSING": PASSING, "QUICK": QUICK, "SKIP": SKIP_FOR_TIMING}
+    is_usual = tuple(choices.values()) == (8, 3, 0, 0, 0)
+    chosen = () if is_usual else tuple(f"{name}={value}" for name, value in choices.items())
     return CudaKernel(Path(__file__).with_name("ring.cu"), f"mhc_ring_{terms}", shared, RANKS, chosen)
 
 
@@ -106,12 +127,12 @@ def _groups(device: "torch.device") -> int:
 
 
 @cache
-def _exchange(device: "torch.device", groups: int) -> "tuple[Tensor, Tensor]":
+def _exchange(device: "torch.device", groups: int, ranks: int) -> "tuple[Tensor, Tensor]":
     """The ring of each group, and the number of the next turn, which no tag in them has, with the blocks at their
     end."""
     import torch
 
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("mhc_boundary must run once on this device before it is captured in a graph")
-    ring = torch.zeros(groups, RING, TOKENS, RANKS, QUADS, 4, dtype=torch.int32, device=device)
+    ring = torch.zeros(groups, RING, TOKENS, ranks, QUADS, 4, dtype=torch.int32, device=device)
     return ring, torch.tensor([1, 0], dtype=torch.int32, device=device)

@@ -15,7 +15,7 @@ from stack.kernels.catalog import OPS
 from stack.kernels.index_select.top_pools import top_pools
 from stack.kernels.kda_chunk.cuda_prepared import prepare
 from stack.kernels.kda_chunk.segments import begin_pass, entering_states
-from stack.kernels.mhc_boundary import cuda_ring
+from stack.kernels.mhc_boundary import cuda_ring, cuda_ring_apart
 from stack.kernels.moe import routing
 from stack.kernels.sample.cases import CASES as SAMPLE_CASES
 from tests.stack.kernels import cuda_on_cpu
@@ -73,6 +73,24 @@ def test_boundary_in_rings(
         torch.manual_seed(seed)
         call: Any = inputs.mhc_boundary("cpu", rows, width, first, bf16_fn=exact)
         assert_agrees("mhc_boundary", "cuda_ring", call, 4e-3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "first", "exact", "lag"),
+    [(37, 4096, False, True, 2), (20, 4096, True, True, 3), (300, 256, False, False, 2)],
+)
+def test_boundary_with_the_exchange_apart(
+    monkeypatch: pytest.MonkeyPatch, rows: int, width: int, first: bool, exact: bool, lag: int
+) -> None:
+    monkeypatch.setattr(cuda_ring_apart, "AHEAD", 5 - lag)
+    monkeypatch.setattr(cuda_ring_apart, "LAG", lag)
+    monkeypatch.setattr(cuda_ring, "_groups", lambda device: 1 if rows == 300 else 2)
+    for cached in (cuda_ring_apart._kernel, cuda_ring._exchange):
+        cached.cache_clear()
+    for seed in range(1 if rows == 300 else 2):
+        torch.manual_seed(seed)
+        call: Any = inputs.mhc_boundary("cpu", rows, width, first, bf16_fn=exact)
+        assert_agrees("mhc_boundary", "cuda_ring_apart", call, 4e-3)
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,10 @@ KDA_VARIANTS = tuple(
     )
 )
 
-RING_VARIANTS = tuple(
-    f"cuda_ring@{choice}"
-    for choice in ("cuda_ring.AHEAD=2", "cuda_ring.PASSING=1", "cuda_ring.RANKS=16,cuda_ring.AHEAD=2")
+RING_VARIANTS = (
+    "cuda_ring@cuda_ring.QUICK=1",
+    "cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",
+    "cuda_ring_apart@cuda_ring_apart.AHEAD=2,cuda_ring_apart.LAG=3",
 )
 
 
@@ -190,8 +191,8 @@ def _streams() -> Iterator[Shape]:
         (56, "", None),
     ):
         yield Shape(
-            "mhc_boundary", ("cuda_fused", "cuda_unfused", "cuda_cluster", "cuda_ring"), f"{rows} x 4 x 4096",
-            lambda r=rows: inputs.mhc_boundary("cuda", r, HIDDEN, bf16_fn=True),
+            "mhc_boundary", ("cuda_fused", "cuda_unfused", "cuda_cluster", "cuda_ring", "cuda_ring_apart"),
+            f"{rows} x 4 x 4096", lambda r=rows: inputs.mhc_boundary("cuda", r, HIDDEN, bf16_fn=True),
             rows * HIDDEN * 2 * 10, anchor=anchor, target_us=target, variants=RING_VARIANTS,
         )  # fmt: skip
     for rows in (32768, 1056, 56):

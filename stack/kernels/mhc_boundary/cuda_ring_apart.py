@@ -1,0 +1,63 @@
+"""The boundary by groups of blocks, as `cuda_ring`, with warps of their own for what passes between blocks;
+`ring_apart.cu` says how.
+
+Where one warp waits for another block's sums, the warps that mix and collapse go on, so a tile costs its bytes and its
+instructions and not the trips of its sums. Serves what `cuda_ring` serves, with the same accuracy. T rows, N streams,
+C channels.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stack.kernels.cuda_source import CudaKernel
+from stack.kernels.devices import hopper_only
+from stack.kernels.mhc_boundary.chain import then_quantized
+from stack.kernels.mhc_boundary.cuda_fused import mhc_final, mhc_mean
+from stack.kernels.mhc_boundary.cuda_ring import QUADS, TOKENS, in_groups
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stack.kernels.mhc_boundary.torch_unfused import Site
+
+__all__ = ["mhc_boundary", "mhc_boundary_quant", "mhc_final", "mhc_mean", "missing"]
+
+missing = hopper_only
+
+RANKS, MIXING, EXCHANGING, GAINS = 8, 512, 128, 4
+AHEAD, LAG = 3, 2
+"""Tiles that are on their way to the chip, and turns between a tile's mixing and its collapse (2 or 3); 5 together fill
+the shared memory. Not tuned on a machine yet."""
+SKIP_FOR_TIMING = 0
+"""Parts left out, as bits, for `tools.gpu.micro.parts` to time what is left; results are wrong unless it is 0."""
+
+
+def mhc_boundary(
+    y_TC: "Tensor | None",
+    X_TNC: "Tensor",
+    post_TN: "Tensor | None",
+    comb_TNN: "Tensor | None",
+    site: "Site",
+    norm_weight_C: "Tensor",
+    *,
+    hc_eps: float,
+    norm_eps: float,
+    iters: int,
+) -> "tuple[Tensor, Tensor, Tensor, Tensor]":
+    """See the op's contract. The streams are updated in place."""
+    call = (y_TC, X_TNC, post_TN, comb_TNN, site, norm_weight_C, (hc_eps, norm_eps, iters))
+    return in_groups(_kernel, RANKS, MIXING + EXCHANGING, *call)
+
+
+mhc_boundary_quant = then_quantized(mhc_boundary)
+
+
+@cache
+def _kernel(terms: int) -> CudaKernel:
+    stages = MIXING * 16 * (4 * (AHEAD + LAG) + AHEAD)
+    sums = 4 * 2 * MIXING // 32 * TOKENS * QUADS * 3
+    shared = stages + sums + GAINS * TOKENS * 80 + 2 * TOKENS * 20 + 32 * 100 + MIXING * 2 + 4 * 8
+    choices = {"AHEAD": AHEAD, "LAG": LAG, "SKIP": SKIP_FOR_TIMING}
+    chosen = () if tuple(choices.values()) == (3, 2, 0) else tuple(f"{name}={value}" for name, value in choices.items())
+    return CudaKernel(Path(__file__).with_name("ring_apart.cu"), f"mhc_apart_{terms}", shared, RANKS, chosen)

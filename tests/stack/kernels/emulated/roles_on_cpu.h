@@ -1,0 +1,8 @@
+// What `roles.cuh` offers, on the fibers of `machine.h`.
+#pragma once
+#include "hopper_on_cpu.h"
+
+inline void arrive(uint32_t barrier) { barrier_expect(barrier, 0); }
+inline void wait_here(uint32_t barrier, int parity) { barrier_wait(barrier, parity); }
+template <int kRegisters> inline void take_registers() {}
+template <int kRegisters> inline void leave_registers() {}
