@@ -1,9 +1,11 @@
 """The boundary by groups of blocks that hold tokens' streams on the chip and exchange sums through a ring; `ring.cu`
 says how.
 
-Each stream is read and written once, and `fn` stays in registers. Serves four streams in BF16, widths up to 4,096 and
-rows that 16-byte copies can read. The norm is taken from FP32 products of the streams, before the collapsed row is
-rounded, so it differs from the contract's in its last bits (relative error below 2^-15 for streams that do not cancel).
+Each stream is read and written once, 80 KB a token, and `fn` stays in registers: its 786 KB read anew for every few
+tokens would be more than the tokens' own bytes, so a block keeps its channels and sums travel. Serves four streams in
+BF16, widths up to 4,096 and rows that 16-byte copies can read. The norm is taken from FP32 products of the streams,
+before the collapsed row is rounded, so it differs from the contract's in its last bits (relative error below 2^-15 for
+streams that do not cancel).
 `fn` is multiplied as one or two BF16 terms, as in `boundary.cu`. Calls on one device must follow each other.
 T rows, N streams, C channels.
 """

@@ -26,9 +26,11 @@ __all__ = ["mhc_boundary", "mhc_boundary_quant", "mhc_final", "mhc_mean", "missi
 missing = hopper_only
 
 RANKS, MIXING, EXCHANGING, GAINS = 8, 512, 128, 4
-AHEAD, LAG = 3, 2
-"""Tiles that are on their way to the chip, and turns between a tile's mixing and its collapse (2 or 3); 5 together fill
-the shared memory. Not tuned on a machine yet."""
+TILES = 5
+"""Tiles on the chip: they fill the shared memory."""
+LAG = 2
+"""Turns between a tile's mixing and its collapse, 2 or 3; the other tiles are on their way. Not tuned on a machine
+yet."""
 SKIP_FOR_TIMING = 0
 """Parts left out, as bits, for `tools.gpu.micro.parts` to time what is left; results are wrong unless it is 0."""
 
@@ -55,9 +57,9 @@ mhc_boundary_quant = then_quantized(mhc_boundary)
 
 @cache
 def _kernel(terms: int) -> CudaKernel:
-    stages = MIXING * 16 * (4 * (AHEAD + LAG) + AHEAD)
+    stages = MIXING * 16 * (4 * TILES + TILES - LAG)
     sums = 4 * 2 * MIXING // 32 * TOKENS * QUADS * 3
     shared = stages + sums + GAINS * TOKENS * 80 + 2 * TOKENS * 20 + 32 * 100 + MIXING * 2 + 4 * 8
-    choices = {"AHEAD": AHEAD, "LAG": LAG, "SKIP": SKIP_FOR_TIMING}
-    chosen = () if tuple(choices.values()) == (3, 2, 0) else tuple(f"{name}={value}" for name, value in choices.items())
+    choices = {"LAG": LAG, "SKIP": SKIP_FOR_TIMING}
+    chosen = () if tuple(choices.values()) == (2, 0) else tuple(f"{name}={value}" for name, value in choices.items())
     return CudaKernel(Path(__file__).with_name("ring_apart.cu"), f"mhc_apart_{terms}", shared, RANKS, chosen)

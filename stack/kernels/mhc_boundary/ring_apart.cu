@@ -12,19 +12,19 @@
 #include "../roles.cuh"
 #include "ring.cuh"
 
-#ifndef AHEAD
-#define AHEAD 3
+#ifndef LAG
 #define LAG 2
 #endif
 
 namespace {
 
-constexpr int kRanks = 8, kSlice = 512, kMixing = kSlice, kExchanging = 128, kThreads = kMixing + kExchanging, kBatch = 32, kLag = LAG;
+constexpr int kRanks = 8, kSlice = 512, kMixing = kSlice, kExchanging = 128, kThreads = kMixing + kExchanging, kBatch = 32;
+constexpr int kLag = LAG, kAhead = 5 - kLag;  // five tiles fill the shared memory
 constexpr int kRing = 8, kGains = 4, kPairs = kQuads / 2, kPatience = 1 << 24;  // several seconds
 constexpr int kMixingRegisters = 104, kExchangingRegisters = 64;                // of 96 that each starts with
 static_assert(kLag == 2 || kLag == 3, "two copies of a barrier, eight places in the ring");
 
-struct Shared : Tiles<kSlice, AHEAD, kLag, kGains, kTokens * kValues> {
+struct Shared : Tiles<kSlice, kAhead, kLag, kGains, kTokens * kValues> {
   float waiting[kBatch][25];  // tokens to be balanced: post, comb, the sum of squares
   Words norm[kSlice / 8];
   uint64_t mixed[2], opened[2];
@@ -42,7 +42,7 @@ template <int kTerms> __device__ __forceinline__ void mix_all(const RingArgument
   const int channel = blockIdx.x % kRanks * kSlice + warp * 32 + lane % 4 * 8;
   const Turns turns = turns_of(a);
 #pragma unroll
-  for (int i = 0; i < AHEAD; ++i) {
+  for (int i = 0; i < kAhead; ++i) {
     if (i < turns.count) load(a, s, turns.first + i * turns.step, i, channel);
     copies_commit();
   }
@@ -55,7 +55,7 @@ template <int kTerms> __device__ __forceinline__ void mix_all(const RingArgument
   for (int i = 0; i < turns.count + kLag; ++i) {
     const int tile = turns.first + i * turns.step;
     if (i < turns.count) {
-      copies_wait<AHEAD - 1>();
+      copies_wait<kAhead - 1>();
       mix<kTerms>(a, s, fn, tile, i, channel);
     }
     __syncwarp();
@@ -64,40 +64,44 @@ template <int kTerms> __device__ __forceinline__ void mix_all(const RingArgument
       wait_here(shared_address(&s.opened[(i - kLag) % 2]), (i - kLag) / 2 % 2);
       finish(a, s, s.norm[warp * 4 + lane % 4], tile - kLag * turns.step, i - kLag, channel);
     }
-    if (i + AHEAD < turns.count) load(a, s, tile + AHEAD * turns.step, i + AHEAD, channel);
+    if (i + kAhead < turns.count) load(a, s, tile + kAhead * turns.step, i + kAhead, channel);
     copies_commit();
   }
 }
 
 // A pair of quads fills 32 bytes, the least that the L2 cache moves; the group's pairs of one kind lie side by side.
-__device__ __forceinline__ uint4* ring_of(const RingArguments& a, uint32_t stamp, int token, int quad, int rank) {
-  return a.ring + ((((blockIdx.x / kRanks * kRing + stamp % kRing) * kTokens + token) * kPairs + quad / 2) * kRanks + rank) * 2 + quad % 2;
+constexpr int kKind = kRanks * 2, kToken = kPairs * kKind, kPlaces = kTokens * kToken;
+
+__device__ __forceinline__ uint4* places_of(const RingArguments& a, uint32_t stamp) {
+  return a.ring + (blockIdx.x / kRanks * kRing + stamp % kRing) * kPlaces;
 }
 
 // The block's sums of a tile to its group: a thread sums three values over all warps.
 __device__ __forceinline__ void send(const RingArguments& a, const Shared& s, int thread, int turn, uint32_t stamp) {
   if (thread >= kTokens * kQuads) return;
+  const float* from = &s.partial[turn % 2][0][thread * 3];
   float sum[3] = {};
 #pragma unroll
   for (int w = 0; w < kMixing / 32; ++w)
 #pragma unroll
-    for (int i = 0; i < 3; ++i) sum[i] += s.partial[turn % 2][w][thread * 3 + i];
-  store_whole(ring_of(a, stamp, thread / kQuads, thread % kQuads, blockIdx.x % kRanks),
+    for (int i = 0; i < 3; ++i) sum[i] += from[w * kTokens * kValues + i];
+  store_whole(places_of(a, stamp) + (thread / 2 * kKind + blockIdx.x % kRanks * 2 + thread % 2),
               make_uint4(__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]), stamp));
 }
 
-// What a warp asks of the ring for its two tokens, one each half: lane (token, c, rank) quads c, c + 2 and c + 4. For the block's own token all lanes ask for
-// the quads from six on besides.
+// What a warp asks of the ring for its two tokens, one each half: lane (token, c, rank) quads c, c + 2 and c + 4. For the block's own token lane (q, rank)
+// asks for quads 6 + q and 10 + q % 2 besides.
 struct Asked {
   uint4 most[3], rest[2];
 
   __device__ __forceinline__ void ask(const RingArguments& a, uint32_t stamp, int warp, int lane, bool owns) {
-    const int rank = lane % 8;
+    const uint4* all = places_of(a, stamp) + (lane % 8 * 2 + lane / 8 % 2);
 #pragma unroll
-    for (int k = 0; k < 3; ++k) most[k] = kAsks ? load_whole(ring_of(a, stamp, warp * 2 + lane / 16, lane / 8 % 2 + 2 * k, rank)) : uint4{};
-    if (owns)
-#pragma unroll
-      for (int k = 0; k < 2; ++k) rest[k] = kAsks ? load_whole(ring_of(a, stamp, blockIdx.x % kRanks, min(6 + lane / 8 + 4 * k, kQuads - 1), rank)) : uint4{};
+    for (int k = 0; k < 3; ++k) most[k] = kAsks ? load_whole(all + (warp * 2 + lane / 16) * kToken + k * kKind) : uint4{};
+    if (!owns) return;
+    const uint4* own = all + blockIdx.x % kRanks * kToken;
+    rest[0] = kAsks ? load_whole(own + (3 + lane / 16) * kKind) : uint4{};
+    rest[1] = kAsks ? load_whole(own + 5 * kKind) : uint4{};
   }
 
   __device__ __forceinline__ bool whole(uint32_t stamp, bool owns) const {
@@ -154,10 +158,9 @@ __device__ __forceinline__ void open(const RingArguments& a, Shared& s, const As
     float sum[3];
     over_ranks(sum, asked.rest[k]);
     const int at = 4 + (lane / 8 + 4 * k) * 3;
-    if (lane % 8 == 0 && at < 20)
 #pragma unroll
-      for (int i = 0; i < 3; ++i)
-        if (at + i < 20) waiting[at + i] = sum[i];
+    for (int i = 0; i < 3; ++i)
+      if (lane % 8 == 0 && at + i < 20) waiting[at + i] = sum[i];
   }
 }
 

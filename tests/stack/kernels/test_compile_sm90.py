@@ -256,7 +256,6 @@ def test_boundary_in_rings(
 def test_boundary_with_the_exchange_apart(compiled: list[str], monkeypatch: pytest.MonkeyPatch, lag: int) -> None:
     from stack.kernels.mhc_boundary import cuda_ring_apart
 
-    monkeypatch.setattr(cuda_ring_apart, "AHEAD", 5 - lag)
     monkeypatch.setattr(cuda_ring_apart, "LAG", lag)
     cuda_ring_apart._kernel.cache_clear()
     exact = torch.ones(24, 4 * 256)

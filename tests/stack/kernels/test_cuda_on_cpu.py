@@ -82,7 +82,6 @@ def test_boundary_in_rings(
 def test_boundary_with_the_exchange_apart(
     monkeypatch: pytest.MonkeyPatch, rows: int, width: int, first: bool, exact: bool, lag: int
 ) -> None:
-    monkeypatch.setattr(cuda_ring_apart, "AHEAD", 5 - lag)
     monkeypatch.setattr(cuda_ring_apart, "LAG", lag)
     monkeypatch.setattr(cuda_ring, "_groups", lambda device: 1 if rows == 300 else 2)
     for cached in (cuda_ring_apart._kernel, cuda_ring._exchange):

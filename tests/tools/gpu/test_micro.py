@@ -11,6 +11,7 @@ from stack.kernels.catalog import OPS
 from tools.gpu.micro.__main__ import bound, check_rows, function
 from tools.gpu.micro.checks import Check, checks
 from tools.gpu.micro.compare import distance, move, run
+from tools.gpu.micro.parts import WITHOUT, variant
 from tools.gpu.micro.shapes import shapes
 from tools.gpu.micro.variants import chosen, is_measured
 
@@ -81,3 +82,12 @@ def test_every_implementation_equals_its_reference(check: Check) -> None:
     if not ran:
         pytest.skip("; ".join(row["detail"] for row in rows))
     assert [row for row in ran if row["verdict"] != "ok"] == []
+
+
+@pytest.mark.parametrize("impl", ["cuda_ring", "cuda_ring_apart"])
+def test_parts_are_left_out_only_of_kernels_that_say_so(impl: str) -> None:
+    module = OPS["mhc_boundary"].module(impl)
+    for parts in WITHOUT.values():
+        with chosen("mhc_boundary", variant(impl, parts)):
+            assert (f"SKIP={parts}" in module._kernel(1).defines) == (parts != 0)
+    assert module._kernel(1).defines == ()

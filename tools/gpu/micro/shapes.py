@@ -32,7 +32,7 @@ KDA_VARIANTS = tuple(
 RING_VARIANTS = (
     "cuda_ring@cuda_ring.QUICK=1",
     "cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",
-    "cuda_ring_apart@cuda_ring_apart.AHEAD=2,cuda_ring_apart.LAG=3",
+    "cuda_ring_apart@cuda_ring_apart.LAG=3",
 )
 
 
