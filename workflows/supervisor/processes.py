@@ -67,12 +67,15 @@ def descendants() -> list[psutil.Process]:
 
 
 def end_all(first: Iterable[int] = (), *, grace_s: float, others_grace_s: float | None = None) -> list[str]:
-    """Ask every descendant to end, those named first before the others, then kill what is left.
+    """Ask every descendant to end, those named first before the others and parents before their children, which a
+    server ends itself; then kill what is left.
 
     Returns the command lines of processes that had to be killed. Afterwards none is alive.
     """
     _ask([process for pid in first if (process := _process(pid))], grace_s)
-    _ask(descendants(), grace_s if others_grace_s is None else others_grace_s)
+    others_grace_s = grace_s if others_grace_s is None else others_grace_s
+    _ask(_children(), others_grace_s)
+    _ask(descendants(), others_grace_s)
     killed = []
     until = time.monotonic() + grace_s
     while left := descendants():
@@ -114,6 +117,16 @@ def _process(pid: int) -> psutil.Process | None:
         return psutil.Process(pid)
     except psutil.NoSuchProcess:
         return None
+
+
+def _children() -> list[psutil.Process]:
+    me = os.getpid()
+    found = []
+    for process in descendants():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.ppid() == me:
+                found.append(process)
+    return found
 
 
 def _reap(pid: int) -> None:
