@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "../hopper.cuh"
+#include "balance.cuh"
 
 namespace {
 
@@ -261,27 +262,7 @@ __device__ __forceinline__ void balance(const ClusterArguments& a, const Shared&
 #pragma unroll
     for (int j = 0; j < 4; ++j) c[i][j] = c[i][j] / total + a.hc_eps;
   }
-  auto columns = [&] {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float down = fast_reciprocal((c[0][j] + c[1][j]) + (c[2][j] + c[3][j]) + a.hc_eps);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) c[i][j] *= down;
-    }
-  };
-  columns();
-#pragma unroll 1
-  for (int pass = 1; pass < a.iters; ++pass) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float across = fast_reciprocal((c[i][0] + c[i][1]) + (c[i][2] + c[i][3]) + a.hc_eps);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) c[i][j] *= across;
-    }
-    columns();
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) *reinterpret_cast<float4*>(a.next_comb + row * 16 + i * 4) = make_float4(c[i][0], c[i][1], c[i][2], c[i][3]);
+  write_balanced(c, a.hc_eps, a.iters, a.next_comb + row * 16);
 }
 
 __device__ __forceinline__ Words norm_gains(const ClusterArguments& a, int channel) {
