@@ -72,6 +72,16 @@ def _rows() -> Iterator[Check]:
 
 
 def _products() -> Iterator[Check]:
+    for rows, outputs, width in ((1, 64, 512), (37, 512, 1536)):
+        yield Check(
+            "linear", ("torch_matmul",), f"{rows} x {outputs} x {width}",
+            lambda r=rows, n=outputs, k=width: inputs.linear("cpu", r, n, k), 4e-3,
+        )  # fmt: skip
+    for by_row in (False, True):
+        yield Check(
+            "linear", ("torch_matmul",), f"19 x 4 heads x 256 x 128, by row: {by_row}",
+            lambda b=by_row: inputs.linear_heads("cpu", 19, 4, 256, 128, b), 4e-3,
+        )  # fmt: skip
     impls = ("deep_gemm", "triton_block")
     for rows, outputs, width in ((1, 256, 512), (37, 512, 1536), (130, 1024, 256), (700, 256, 128)):
         yield Check(

@@ -143,6 +143,19 @@ def latent_write(device: str, rows: int, page: int, dtype: torch.dtype) -> Call:
     return Call([kv, weight, pool, write], {"eps": 1e-5}, lambda args: [args[2]])
 
 
+def linear(device: str, rows: int, outputs: int, width: int) -> Call:
+    """Rows cut out of wider ones, and a BF16 weight."""
+    weight = (torch.randn(outputs, width, device=device) * width**-0.5).to(BF16)
+    return Call([strided(rows, width, device), weight])
+
+
+def linear_heads(device: str, rows: int, heads: int, outputs: int, width: int, by_row: bool = False) -> Call:
+    """One BF16 weight a head."""
+    weight = (torch.randn(heads, outputs, width, device=device) * width**-0.5).to(BF16)
+    x = torch.randn(rows, heads, width, device=device).to(BF16)
+    return Call([x, weight], {"by_row": by_row}, function="linear_heads")
+
+
 def linear_fp8(device: str, rows: int, outputs: int, width: int) -> Call:
     """Codes of both operands with uneven scales."""
     return Call([quantized(rows, width, device), fp8_weight(outputs, width, device=device)], {"out_dtype": BF16})
