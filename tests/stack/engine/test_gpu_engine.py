@@ -6,6 +6,7 @@ Below FP32 a token may differ from the CPU's only where the CPU's own logits lea
 import pytest
 import torch
 
+from stack.cache.pages import POISON
 from stack.config import EngineConfig, with_settings
 from stack.core import SamplingParams
 from stack.engine.local import LocalEngine
@@ -53,12 +54,19 @@ def prompts():
     return [torch.randint(4, 1000, (length,), generator=draw).tolist() for length in LENGTHS]
 
 
-def _run(folder, prompts, device, settings):
+def _run(folder, prompts, device, settings, *, poison=False):
     paths = {"model.path": str(folder), "speculation.draft_path": str(folder / "draft"), "model.device": device}
     config = with_settings(EngineConfig(), {**SIZES, **paths, **settings})
     greedy = SamplingParams(max_new_tokens=NEW, temperature=0.0, ignore_eos=True)
     with LocalEngine(config) as engine:
-        return engine.generate(prompts, greedy)
+        pages, states = engine.instance.pages, engine.instance.states
+        for pool, size in ((pages, pages.layout.page_bytes), (states, states.layout.slot_bytes)) if poison else ():
+            pool.buffer[size:].fill_(POISON)
+            torch.cuda.synchronize()
+        found = engine.generate(prompts, greedy)
+        if poison:
+            assert not torch.any(pages.rows([0])[0]) and not torch.any(states.row(0)), "a sink was written"
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +76,17 @@ def eager(tiny, prompts):
 
 def test_captured_steps_give_the_eager_tokens(tiny, prompts, eager):
     assert _run(tiny, prompts, "cuda", {}) == eager
+
+
+def test_padding_and_stale_memory_change_no_captured_step(tiny, prompts, eager):
+    """Five requests in steps of eight rows; every byte that was not written yet is a NaN, the sinks' excepted."""
+    assert _run(tiny, prompts, "cuda", {}, poison=True) == eager
+
+
+@pytest.mark.parametrize("scheduling", [{"scheduler.overlap": False}, {"scheduler.war_barrier": "early"}], ids=str)
+def test_how_steps_are_prepared_changes_no_token(tiny, prompts, eager, scheduling):
+    """By default a step is planned while the one before runs, and its barrier is deferred."""
+    assert _run(tiny, prompts, "cuda", {"graphs.decode": False, **scheduling}) == eager
 
 
 def test_the_same_run_twice_gives_the_same_tokens(tiny, prompts, eager):
