@@ -107,10 +107,9 @@ class PagePool:
         """The bytes of the pages as views, one a run of neighbours, in the order given."""
         return [self.bytes_NB[first : first + count].view(-1) for first, count in merged_runs(pages)]
 
-    def randomize(self, pages: list[int], seed: int) -> None:
+    def randomize(self, pages: list[int], generator: torch.Generator) -> None:
         """Fill pages with finite random rows (synthetic admission): unit size, scales a power of two."""
-        generator = torch.Generator(self.device).manual_seed(seed)
-        index = torch.tensor(pages, pin_memory=self.device.type == "cuda").to(self.device, non_blocking=True)
+        index = torch.tensor(pages, device=self.device)
         for layer in range(self.layout.num_paged_layers):
             for view in (self.latents(layer), self.index_codes(layer)):
                 _scatter_normal(view, index, generator)

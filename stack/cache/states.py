@@ -142,19 +142,6 @@ class StatePool:
             snapshots_NWHKV=None if snapshots is None else snapshots[layer],
         )
 
-    def randomize(self, slots: list[int], seed: int) -> None:
-        """Fill slots with finite random values (synthetic admission): states small, the rest of unit size."""
-        generator = torch.Generator(self.device).manual_seed(seed)
-        at = self.layout
-        views = [(self.states, 0.1), (self.windows, 1.0)]
-        views += [(self.tails(layer), 1.0) for layer in range(at.num_paged_layers)]
-        if at.draft and at.draft.place == "ring":
-            rings = [self.draft_layer(layer) for layer in range(at.draft.num_layers)]
-            views += [(part, 1.0) for ring in rings for part in (ring.k, ring.v)]
-        for view, size in views:
-            for slot in slots:
-                view[slot].normal_(0.0, size, generator=generator)
-
     def _view(self, dtype: Dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
         return strided_view(self.buffer, TORCH_DTYPES[dtype], offset, shape, strides)
 

@@ -1,10 +1,10 @@
 """What a worker's role adds to its loop: nobody to hand over to, a decode instance, or prefill instances."""
 
+import random
 import uuid
 from dataclasses import dataclass
 
-import torch
-
+from stack.cache.synthetic import SyntheticContent
 from stack.core.clock import Clock
 from stack.disagg import DecodeHandoff, PrefillHandoff
 from stack.engine.build import Instance
@@ -56,23 +56,16 @@ class _Invention:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._draw = torch.Generator().manual_seed(instance.config.model.random_seed)
+        seed = instance.config.model.random_seed
+        self._draw = random.Random(seed)
+        self._content = SyntheticContent(instance.pages, instance.states, seed)
 
     def __call__(self, request: Request) -> int:
         """Fill what the request does not share, in stream order; its first token."""
         lease = request.lease
         assert lease
-        pages, states, seed = self._instance.pages, self._instance.states, self._integer(2**31)
         end = self._instance.scheduler.memory.pages_for(request.num_prompt)
-        private, slot = lease.pages[lease.num_shared : end], request.slot
-
-        def fill() -> None:
-            pages.randomize(private, seed)
-            states.randomize([slot], seed)
-
-        self._instance.runner.submit(fill)
+        private, slot = list(lease.pages[lease.num_shared : end]), request.slot
+        self._instance.runner.submit(lambda: self._content.fill(private, slot))
         self._instance.runner.import_extras(slot, b"")
-        return self._integer(self._instance.geometry.vocab_size)
-
-    def _integer(self, below: int) -> int:
-        return int(torch.randint(below, (1,), generator=self._draw))
+        return self._draw.randrange(self._instance.geometry.vocab_size)
