@@ -22,7 +22,7 @@ LONG, MANY = 1_000_000, 4_096
 VOCABULARY = 38_000
 STEPS = 10_000
 LEAK_BYTES = 64 * 2**10
-"""What the second half may take beyond the first: a block of 512 bytes, the least there is, lost in every 35th cycle."""
+"""What the second half may take beyond the first: a block of 512 bytes, the least there is, every 35th cycle."""
 SETTINGS = {
     "model.path": str(ROOT / "workloads/checkpoints/quarter"),
     "model.weights": "random",
