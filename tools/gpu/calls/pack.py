@@ -1,9 +1,9 @@
 """`python -m tools.gpu.calls.pack CALL ...`: what a bare, offline GPU machine needs for calls, in `build/carry`.
 
 Packages in pieces of at most 24 MiB, the plans of the calls' sessions, the commit, this checkout's own files but
-weights (`tree.tar.xz`, so that what runs there is what was packed, whatever that machine has), and what earlier calls
-brought back into `build`: compiled kernels (`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages that
-are there already stay.
+weights (`tree.tar.xz`, so that what runs there is what was packed, whatever that machine has), compute-sanitizer where
+a step takes `{carry}/sanitizer.tar.xz`, and what earlier calls brought back into `build`: compiled kernels
+(`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages that are there already stay.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools.gpu.calls.sanitizer import VERSIONS, pack_sanitizer
 from tools.gpu.calls.table import TABLE, read_calls
 from workflows.errors import WorkflowError
 from workflows.plan import Plan
@@ -57,6 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     needs_pair = any(call.testbed != "h200x1" for call in chosen)
     if not options.without_packages:
         _pack(carry, (*SERVE, *(PAIR if needs_pair else ())), "pair" if needs_pair else "serve")
+    if any(word == "{carry}/sanitizer.tar.xz" for call in chosen for step in call.steps for word in step.arguments):
+        kept = ROOT / "build" / f"sanitizer-{'-'.join(VERSIONS)}.tar.xz"
+        pack_sanitizer(kept)
+        shutil.copyfile(kept, carry / "sanitizer.tar.xz")
+    else:
+        (carry / "sanitizer.tar.xz").unlink(missing_ok=True)
     for earlier in ("kernels.tar.xz", "routes.safetensors"):
         if (ROOT / "build" / earlier).exists():
             shutil.copyfile(ROOT / "build" / earlier, carry / earlier)

@@ -4,9 +4,12 @@ A tolerance is |error| / |reference|; 0 asks for equal bits. FP8 attention round
 mantissa bits, hence 0.05.
 """
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from stack.kernels.catalog import OPS
 from tools.gpu.micro import inputs, step_inputs
 from tools.gpu.micro.inputs import BF16, F32, FP8, Call
 
@@ -30,6 +33,13 @@ def checks() -> Iterator[Check]:
     yield from _index()
     yield from _sparse()
     yield from _drafts()
+
+
+def calls_library(op: str, impl: str) -> bool:
+    """Whether an implementation's own module hands its work to somebody else's kernels."""
+    spec = importlib.util.find_spec(f"{OPS[op].package}.{impl}")
+    assert spec is not None and spec.origin is not None
+    return impl.startswith("torch_") or "package_missing(" in Path(spec.origin).read_text()
 
 
 def _rows() -> Iterator[Check]:
@@ -150,7 +160,7 @@ def _linear_attention() -> Iterator[Check]:
             )  # fmt: skip
         yield Check(
             "kda_commit",
-            ("cuda_chunk", "cuda_fold", "cuda_fold_fast"),
+            inputs.KDA_COMMIT,
             f"7 x 8 {dtype}",
             lambda d=dtype: inputs.kda_commit("cpu", 7, 8, 4, 2, d),
             2e-3,
@@ -191,6 +201,16 @@ def _sparse() -> Iterator[Check]:
                 lambda r=rows, h=heads, w=width, v=valid, d=dtype: inputs.sparse_mla("cpu", r, h, w, 4000, d, 64, v),
                 tolerance,
             )  # fmt: skip
+    for rows, width in ((140, 200), (3, 2112)):  # enough rows for a tile of 128; two queries' sets are one key and all
+        yield Check(
+            "sparse_mla", ("triton_partial", "tilelang_partial"), f"{rows} x 16 x {width}, {FP8}, tile of the rule",
+            lambda r=rows, w=width: inputs.sparse_mla("cpu", r, 16, w, 4000, FP8, 64, min(w, 2051)), 5e-2,
+        )  # fmt: skip
+    for rows, heads, width in ((5, 64, 2112), (3, 128, 200)):
+        yield Check(
+            "sparse_mla", ("flash_mla", "cuda_gather"), f"{rows} x {heads} x {width} {BF16}, whole instruction",
+            lambda r=rows, h=heads, w=width: inputs.sparse_mla("cpu", r, h, w, 4000, BF16, 64), 4e-3,
+        )  # fmt: skip
 
 
 def _drafts() -> Iterator[Check]:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,9 @@ def main() -> int:
     return int(bool(report["failures"]))
 
 
-def compile_sources() -> None:
-    """All CUDA sources at once; those whose cubin was brought along cost nothing."""
-    sources = sorted(Path(cuda_source.__file__).parent.rglob("*.cu"))
+def compile_sources(others: Sequence[Path] = ()) -> None:
+    """All CUDA sources of the kernels and `others` at once; those whose cubin was brought along cost nothing."""
+    sources = [*sorted(Path(cuda_source.__file__).parent.rglob("*.cu")), *others]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for source, error in zip(sources, pool.map(_compile, sources), strict=True):
             if error:
