@@ -160,7 +160,7 @@ def _linear_attention() -> Iterator[Check]:
             )  # fmt: skip
         yield Check(
             "kda_commit",
-            inputs.KDA_COMMIT,
+            ("cuda_chunk", "cuda_fold", "cuda_fold_fast"),
             f"7 x 8 {dtype}",
             lambda d=dtype: inputs.kda_commit("cpu", 7, 8, 4, 2, d),
             2e-3,
@@ -201,16 +201,6 @@ def _sparse() -> Iterator[Check]:
                 lambda r=rows, h=heads, w=width, v=valid, d=dtype: inputs.sparse_mla("cpu", r, h, w, 4000, d, 64, v),
                 tolerance,
             )  # fmt: skip
-    for rows, width in ((140, 200), (3, 2112)):  # enough rows for a tile of 128; two queries' sets are one key and all
-        yield Check(
-            "sparse_mla", ("triton_partial", "tilelang_partial"), f"{rows} x 16 x {width}, {FP8}, tile of the rule",
-            lambda r=rows, w=width: inputs.sparse_mla("cpu", r, 16, w, 4000, FP8, 64, min(w, 2051)), 5e-2,
-        )  # fmt: skip
-    for rows, heads, width in ((5, 64, 2112), (3, 128, 200)):
-        yield Check(
-            "sparse_mla", ("flash_mla", "cuda_gather"), f"{rows} x {heads} x {width} {BF16}, whole instruction",
-            lambda r=rows, h=heads, w=width: inputs.sparse_mla("cpu", r, h, w, 4000, BF16, 64), 4e-3,
-        )  # fmt: skip
 
 
 def _drafts() -> Iterator[Check]:
