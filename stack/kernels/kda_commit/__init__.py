@@ -13,4 +13,4 @@ a = 0 and slot 0 leave everything as it is.
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("cuda_fold", "cuda_chunk", "torch_fold", "cuda_fold_fast"))
+OP = Op(__name__, impls=("cuda_fold", "cuda_chunk", "torch_fold", "cuda_fold_fast", "cuda_stream"))

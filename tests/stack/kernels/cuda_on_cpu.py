@@ -43,7 +43,8 @@ def library(source: Path, defines: tuple[str, ...], names: tuple[str, ...]) -> c
             f"{{ emulated::launch({name}, p, grid, threads, cluster, seed); }}\n"
         )
     stamp = "".join(path.read_text() for path in sorted(HEADERS.glob("*.h")))
-    digest = hashlib.sha256((text + stamp + repr((defines, OPTIONS))).encode()).hexdigest()[:24]
+    with_headers = cuda_source._text(source)
+    digest = hashlib.sha256(with_headers + (text + stamp + repr((defines, OPTIONS))).encode()).hexdigest()[:24]
     built = CACHE / f"{source.stem}-{digest}.so"
     if not built.exists():
         CACHE.mkdir(parents=True, exist_ok=True)

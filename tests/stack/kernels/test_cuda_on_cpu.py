@@ -15,6 +15,7 @@ from stack.kernels.catalog import OPS
 from stack.kernels.index_select.top_pools import top_pools
 from stack.kernels.kda_chunk.cuda_prepared import prepare
 from stack.kernels.kda_chunk.segments import begin_pass, entering_states
+from stack.kernels.kda_decode import streams
 from stack.kernels.mhc_boundary import cuda_ring, cuda_ring_apart
 from stack.kernels.moe import routing
 from stack.kernels.sample.cases import CASES as SAMPLE_CASES
@@ -203,7 +204,7 @@ def test_recurrent_step(impl: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("impl", ["cuda_chain", "cuda_chunk", "cuda_chunk_fast"])
+@pytest.mark.parametrize("impl", ["cuda_chain", "cuda_chunk", "cuda_chunk_fast", "cuda_stream", "cuda_stream_chunk"])
 @pytest.mark.parametrize("width", [2, 8])
 def test_verify(impl: str, dtype: torch.dtype, width: int) -> None:
     torch.manual_seed(7)
@@ -211,10 +212,31 @@ def test_verify(impl: str, dtype: torch.dtype, width: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("impl", ["cuda_fold", "cuda_chunk", "cuda_fold_fast"])
+@pytest.mark.parametrize("impl", ["cuda_fold", "cuda_chunk", "cuda_fold_fast", "cuda_stream"])
 def test_commit(impl: str, dtype: torch.dtype) -> None:
     torch.manual_seed(8)
     assert_agrees("kda_commit", impl, inputs.kda_commit("cpu", 4, 8, 2, 2, dtype), 2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("op", "exact", "stream"), [("kda_verify", "cuda_chain", "cuda_stream"), ("kda_commit", "cuda_fold", "cuda_stream")]
+)
+def test_states_that_stream_give_the_bits_of_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch, op: str, exact: str, stream: str, dtype: torch.dtype
+) -> None:
+    """Two multiprocessors, so that blocks have several turns: the next state arrives under the one that is computed."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=2))
+    streams.resident_blocks.cache_clear()
+    torch.manual_seed(10)
+    call = (
+        inputs.kda_verify("cpu", 5, 8, 2, dtype) if op == "kda_verify" else inputs.kda_commit("cpu", 6, 8, 2, 2, dtype)
+    )
+    if op == "kda_commit":
+        call.args[5].copy_(torch.tensor([1, 2, 3, 8, 0, 5]))
+    got, want = (run(getattr(OPS[op].module(impl), op), call, "cpu") for impl in (stream, exact))
+    streams.resident_blocks.cache_clear()
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
 @pytest.mark.parametrize("splits", [1, 2])

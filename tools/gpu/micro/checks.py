@@ -160,7 +160,7 @@ def _linear_attention() -> Iterator[Check]:
             )  # fmt: skip
         yield Check(
             "kda_commit",
-            ("cuda_chunk", "cuda_fold", "cuda_fold_fast"),
+            inputs.KDA_COMMIT,
             f"7 x 8 {dtype}",
             lambda d=dtype: inputs.kda_commit("cpu", 7, 8, 4, 2, d),
             2e-3,

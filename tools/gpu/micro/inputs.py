@@ -18,11 +18,14 @@ from stack.kernels.catalog import OPS
 from stack.kernels.quantized import Fp8Weight, QuantizedRows, empty_scales
 
 BF16, FP8, F32, I32 = torch.bfloat16, torch.float8_e4m3fn, torch.float32, torch.int32
-SPARSE_MLA = ("cuda_gather", "cuda_paired", "triton_partial")
+SPARSE_MLA = (
+    "cuda_gather", "cuda_paired", "triton_partial", "tilelang_partial", "tilelang_prefill", "tilelang_prefill_q8",
+)  # fmt: skip
 INDEX_SELECT = ("deep_gemm", "deep_gemm_held", "paged", "paged_wgmma", "paged_held")
 MOE = ("by_rows", "deep_gemm_contiguous", "triton_grouped")
 MOE_BESIDE = ("beside_by_rows", "triton_beside")
-KDA_VERIFY = ("cuda_chunk", "cuda_chunk_fast", "cuda_chain")
+KDA_VERIFY = ("cuda_chunk", "cuda_chunk_fast", "cuda_chain", "cuda_stream", "cuda_stream_chunk")
+KDA_COMMIT = ("cuda_chunk", "cuda_fold", "cuda_fold_fast", "cuda_stream")
 KDA_CHUNK = ("by_requests", "cuda_prepared", "split_chunk", "flash_kda", "fla_chunk")
 
 

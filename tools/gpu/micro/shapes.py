@@ -29,6 +29,8 @@ KDA_VARIANTS = tuple(
     )
 )
 
+PREFILL_VARIANTS = ("tilelang_prefill@tilelang_prefill.STAGES=1", "tilelang_prefill_q8@tilelang_prefill.STAGES=1")
+
 RING_VARIANTS = (
     "cuda_ring@cuda_ring.QUICK=1",
     "cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",
@@ -82,17 +84,30 @@ def _sparse() -> Iterator[Shape]:
                 "sparse_mla", inputs.SPARSE_MLA, f"{rows} x 16 heads x 2112 of 65536, {dtype}",
                 lambda r=rows, d=dtype: inputs.sparse_mla("cuda", r, 16, 2112, 65536, d, valid=2051),
                 65536 * 512 * size + rows * (16 * 512 * 4 + 2112 * 4), rows * 2051 * 512 * 16 * 4.0,
-                FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target,
+                FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target, PREFILL_VARIANTS if rows == 8192 else (),
             )  # fmt: skip
     for rows in (768, 1024):  # partial and combine, as published: a tile of 128 keys against one of 32
         for contexts, label in ((1, "one context"), (rows // 8, "a context a request")):
             touched = min(rows * 2051, contexts * 65536)
             yield Shape(
-                "sparse_mla", ("cuda_gather", "triton_partial"), f"{rows} x 16 heads x 2112, {label}, {FP8}",
+                "sparse_mla", ("cuda_gather", "triton_partial", "tilelang_partial"),
+                f"{rows} x 16 heads x 2112, {label}, {FP8}",
                 lambda r=rows, c=contexts: inputs.sparse_mla("cuda", r, 16, 2112, 65536, FP8, valid=2051, contexts=c),
                 touched * 512 + rows * (16 * 512 * 4 + 2112 * 4), rows * 2051 * 512 * 16 * 4.0, FP8_RATE,
-                "tile 128 over 32: 1.12x", variants=("triton_partial@kv_tile=32",),
+                "tile 128 over 32: 1.12x",
+                variants=("triton_partial@kv_tile=32", "tilelang_partial@kv_tile=32"),
             )  # fmt: skip
+    for dtype, impls, anchor, target in (  # a rank that holds all heads for its share of the tokens
+        (FP8, ("cuda_gather", "tilelang_prefill", "tilelang_prefill_q8"), "P9 2,870-3,270 us", 3760),
+        (BF16, ("flash_mla", "cuda_gather", "tilelang_prefill"), "P10 3,760 us", 3670),
+    ):
+        size = 1 if dtype == FP8 else 2
+        yield Shape(
+            "sparse_mla", impls, f"8192 x 64 heads x 2112 of 65536, {dtype}",
+            lambda d=dtype: inputs.sparse_mla("cuda", 8192, 64, 2112, 65536, d, valid=2051),
+            65536 * 512 * size + 8192 * (64 * 512 * 4 + 2112 * 4), 8192 * 2051 * 512 * 64 * 4.0,
+            FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target,
+        )  # fmt: skip
 
 
 def _experts() -> Iterator[Shape]:
@@ -164,7 +179,7 @@ def _linear_attention() -> Iterator[Shape]:
             132 * state, anchor="347 us with snapshots", target_us=60,
         )  # fmt: skip
         yield Shape(
-            "kda_commit", ("cuda_chunk", "cuda_fold", "cuda_fold_fast"), f"132 x 7 of 8, 2 layers, {dtype}",
+            "kda_commit", inputs.KDA_COMMIT, f"132 x 7 of 8, 2 layers, {dtype}",
             lambda d=dtype: inputs.kda_commit("cuda", 132, 8, HEADS, 2, d, 7),
             2 * 132 * state * 2, target_us=100,
         )  # fmt: skip

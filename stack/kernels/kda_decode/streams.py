@@ -1,0 +1,47 @@
+"""How the kernels of `kda_stream.cu` are launched: blocks that stay and walk over the heads of all requests."""
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stack.kernels.cuda_source import CudaKernel
+
+if TYPE_CHECKING:
+    import torch
+
+SOURCE = Path(__file__).with_name("kda_stream.cu")
+SPREAD = CudaKernel(SOURCE, "kda_spread_rows")
+SPREAD_THREADS = 128
+
+_ROW, _RAW = 2448, 8 * 128 * (3 * 2 + 4)
+_OPERAND_ROW = (128 + 8) * 2
+_WINDOWS = 2 * 3 * 3 * 128 * 2
+_STATE = {"f32": 128 * 128 * 4, "bf16": 128 * 128 * 2}
+
+
+def chain_bytes(kind: str) -> int:
+    """Shared memory of a block that steps through rows: a state and rows under way, and rows as steps read them."""
+    return _STATE[kind] + _RAW + 8 * _ROW
+
+
+def fold_bytes(kind: str) -> int:
+    """The same with the ends of the convolution's inputs."""
+    return chain_bytes(kind) + _WINDOWS
+
+
+def chunk_bytes(kind: str) -> int:
+    """The same for rows as operands of products."""
+    return _STATE[kind] + _RAW + 2 * (16 + 8) * _OPERAND_ROW + 8 * 16 * 8 * 4 + 8 * 4
+
+
+def stream_kernel(name: str, shared_bytes: int, **choices: int) -> CudaKernel:
+    """A kernel of the source; `choices` are definitions that differ from the source's own."""
+    return CudaKernel(SOURCE, name, shared_bytes, defines=tuple(f"{key}={value}" for key, value in choices.items()))
+
+
+@cache
+def resident_blocks(device: "torch.device", each: int) -> int:
+    """Blocks at once on a device whose multiprocessors hold `each`."""
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count * each
