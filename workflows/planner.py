@@ -48,6 +48,9 @@ def plan_session(
         return plan_bench(catalog, resolution, session)
     if workload not in entry.known_workloads:
         raise CatalogError(f"{entry.name} has no workload {workload}{nearest(workload, entry.known_workloads)}")
+    wanted = catalog.workloads[workload].model
+    if wanted and catalog.testbed(testbed_id).models.get(workload) != wanted:
+        raise NotApplicableError(f"{workload} is for the weights {wanted}, which {testbed_id} does not serve")
     return _Planner(catalog, resolution, workload, session, (passes, requests), in_turn).plan()
 
 

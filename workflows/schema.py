@@ -113,6 +113,8 @@ class SuiteWorkload(Strict):
     """Whether the client's concurrency follows from what the measured instance's memory holds, row by row."""
     natural: bool = False
     """Whether drafts are accepted on their own merit even where random weights make acceptance forced elsewhere."""
+    model: Id | None = None
+    """Weights without which this traffic says nothing; a testbed that has them names them in `models`."""
     questions: int | None = Field(default=None, ge=1)
     """Questions that a pass asks, where answers are scored. Lengths are the texts' own: no divisor touches them."""
     data: Id | None = None

@@ -185,6 +185,12 @@ def test_a_row_that_does_not_run_is_refused_with_its_reason() -> None:
         plan("prefill/cp_bcg", "prefill_only")
 
 
+def test_traffic_for_certain_weights_runs_where_they_are_served_and_nowhere_else() -> None:
+    assert plan("decode/baseline", "sp99_9_tp", testbed_id="h200x1").model["name"] == "quarter_tp"
+    with pytest.raises(NotApplicableError, match="for the weights quarter_tp, which h200x2 does not serve"):
+        plan("decode/baseline", "sp99_9_tp", testbed_id="h200x2")
+
+
 def test_an_unknown_workload_names_the_ones_there_are() -> None:
     with pytest.raises(CatalogError, match="there are sp99_9"):
         plan(workload="sp0")
