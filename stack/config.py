@@ -225,7 +225,8 @@ class KernelConfig:
     sample: str = "auto"
     dflash_block: str = "auto"
     kv_tile: Literal[32, 128] = 128
-    """Keys per iteration of sparse_mla's triton_partial; cuda_gather has a tile of its own, the instruction's 64."""
+    """Keys per iteration of sparse_mla's triton_partial and tilelang_partial; the others have a tile of their own, 64
+    as the instruction has."""
     moe_table: str = ""
     """Table of tuned MoE tiles, by its name in `stack/kernels/moe/configs` or its path; empty uses a built-in rule."""
     moe_routes: str = ""

@@ -5,7 +5,8 @@ in plain PyTorch (the judge), and one module for each implementation exports a f
 implementation runs or raises with the reason; only `auto` may fall through.
 
 An implementation module may define `def missing(device: str) -> str | None` that says why it cannot run on a device
-("cpu", "cuda"): a package that is not installed, an architecture that it was not written for.
+("cpu", "cuda"): a package that is not installed, an architecture that it was not written for. One that serves some
+shapes or types alone raises for the others, and may say why beforehand: `def unserved(*args, **kwargs) -> str | None`.
 """
 
 import importlib

@@ -9,6 +9,7 @@ from stack.kernels.catalog import OPS
 from stack.kernels.moe.tables import TileTable
 
 _TILED = ("by_rows", "beside_by_rows", "triton_grouped", "triton_beside")
+_KV_TILED = ("triton_partial", "tilelang_partial")
 """Implementations of `moe` that take tuned tiles."""
 
 
@@ -45,7 +46,7 @@ def bind_ops(kernels: KernelConfig, device: str, *, moe_tiles: TileTable | None 
     """Bind every op for `device` ("cpu" or "cuda"). Raises MissingImplementationError with the reason, and ConfigError
     for tuned tiles beside an implementation that has none."""
     options: dict[str, dict[str, TileTable | int]] = {"moe": {"tiles": moe_tiles}} if moe_tiles else {}
-    if kernels.sparse_mla == "triton_partial":  # by name alone: the other implementations have a tile of their own
+    if kernels.sparse_mla in _KV_TILED:  # by name alone: the other implementations have a tile of their own
         options["sparse_mla"] = {"kv_tile": kernels.kv_tile}
     bound = {
         field.name: OPS[field.name].bind(getattr(kernels, field.name), device, **options.get(field.name, {}))

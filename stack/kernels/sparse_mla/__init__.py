@@ -6,9 +6,21 @@
 
 K and V are the same row of L values. `index_TW` int32 token slots, -1 is no token; a row without any gives zeros.
 Probabilities are multiplied in the compute dtype (FP8 kernels: times 448, E4M3). Prefill and decode shapes alike.
-`triton_partial` also takes `kv_tile`, keys per iteration, from the configuration.
+`triton_partial` and `tilelang_partial` also take `kv_tile`, keys per iteration, from the configuration.
 """
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("cuda_gather", "torch_gather", "triton_partial", "cuda_paired"))
+OP = Op(
+    __name__,
+    impls=(
+        "cuda_gather",
+        "torch_gather",
+        "triton_partial",
+        "cuda_paired",
+        "tilelang_partial",
+        "tilelang_prefill",
+        "tilelang_prefill_q8",
+        "flash_mla",
+    ),
+)

@@ -1,5 +1,6 @@
 """Every implementation of every op agrees with the op's reference, on every case and every device that it serves."""
 
+import re
 from importlib import import_module
 
 import pytest
@@ -54,7 +55,13 @@ def test_matches_reference(op: Op, impl: str, case: Case, dtype: torch.dtype, de
         pytest.skip(reason)
     if device == "cuda" and dtype == torch.float32 and not impl.startswith("torch"):
         pytest.skip("GPU kernels take BF16 activations")
-    got = run(op, impl, case, case.build(Draw(device, dtype)))
+    call = case.build(Draw(device, dtype))
+    unserved = getattr(op.module(impl), "unserved", None)
+    if unserved and (reason := unserved(*call.args, **call.kwargs)):
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            run(op, impl, case, call)
+        return
+    got = run(op, impl, case, call)
     want = run(op, "reference", case, case.build(Draw(device, dtype)))
     assert len(got) == len(want)
     for ours, theirs in zip(got, want, strict=True):

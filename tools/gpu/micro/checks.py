@@ -201,6 +201,16 @@ def _sparse() -> Iterator[Check]:
                 lambda r=rows, h=heads, w=width, v=valid, d=dtype: inputs.sparse_mla("cpu", r, h, w, 4000, d, 64, v),
                 tolerance,
             )  # fmt: skip
+    for rows, width in ((140, 200), (3, 2112)):  # enough rows for a tile of 128, and few
+        yield Check(
+            "sparse_mla", ("triton_partial", "tilelang_partial"), f"{rows} x 16 x {width}, {FP8}, the rule's tile",
+            lambda r=rows, w=width: inputs.sparse_mla("cpu", r, 16, w, 4000, FP8, 64, min(w, 2051)), 5e-2,
+        )  # fmt: skip
+    for rows, heads, width in ((5, 64, 2112), (3, 128, 200)):
+        yield Check(
+            "sparse_mla", ("flash_mla", "cuda_gather"), f"{rows} x {heads} x {width} {BF16}",
+            lambda r=rows, h=heads, w=width: inputs.sparse_mla("cpu", r, h, w, 4000, BF16, 64), 4e-3,
+        )  # fmt: skip
 
 
 def _drafts() -> Iterator[Check]:
