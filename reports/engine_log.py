@@ -5,7 +5,7 @@ clock. Only steps inside the measured windows count for medians. Knows no figure
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -84,6 +84,25 @@ def verify_cycle(lines: Sequence[Line]) -> Cycle | None:
         return None
     phases = {phase: median(1000 * step.get(f"{phase}_s", 0.0) for step in steps) for phase in PHASES}
     return Cycle(phases_ms=phases, cycle_ms=median(gaps), num_steps=len(steps))
+
+
+def idle_share(lines: Sequence[Line], client: Mapping[str, Any], names: Collection[str]) -> float | None:
+    """Share of the middle three fifths of the passes in which no step ran on a device, over these instances' devices.
+
+    None without passes, or where the log does not say how long steps took there.
+    """
+    busy_s = whole_s = 0.0
+    for one in client.get("passes", ()):
+        if one.get("duration_s") and one.get("t0_monotonic_s") is not None:
+            length_s = 0.6 * one["duration_s"]
+            begin_s = (one["t0_monotonic_s"] + 0.2 * one["duration_s"], one["t0_unix_s"] + 0.2 * one["duration_s"])
+            whole_s += length_s * len(names)
+            busy_s += sum(
+                line["device_s"]
+                for line in lines
+                if "device_s" in line and line.get("instance") in names and _is_inside(line["t_s"], *begin_s, length_s)
+            )
+    return max(0.0, 1 - busy_s / whole_s) if busy_s and whole_s else None
 
 
 @lru_cache(maxsize=64)

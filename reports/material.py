@@ -31,6 +31,11 @@ class Material:
         """Our sessions' value."""
         return estimate(self.results.values(cell, metric))
 
+    def mean(self, cell: Cell, metric: str) -> float:
+        """Arithmetic mean of our sessions' values, for shares, which may be 0; NaN for none."""
+        values = self.results.values(cell, metric)
+        return sum(values) / len(values) if values else float("nan")
+
     def ours_over(self, cell: Cell, base: Cell, metric: str) -> Estimate:
         """Our sessions' value over that of another cell."""
         return ratio(self._by_block(cell, metric), self._by_block(base, metric))

@@ -115,6 +115,22 @@ def load_results(folder: Path) -> Results:
     return Results(folder.name, sessions, folder, waiting, _impossible(folder / "rows.json"), _orders(folder))
 
 
+def cell_elsewhere(folder: Path, cell: Cell, like: Session) -> tuple[str, list[Session]]:
+    """Valid sessions of a cell on another testbed beside `folder` that serves the same model at the same scale with the
+    same engine, and that testbed's name; the first such testbed by name, or an empty name and list."""
+    for other in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
+        files = sorted(other.glob(f"{cell}/s*/status.json"), key=_place) if other != folder else []
+        sessions = [session for file in files if (session := _session(file.parent)).outcome == "ok"]
+        if alike := [session for session in sessions if _kind(session) == _kind(like)]:
+            return other.name, alike
+    return "", []
+
+
+def _kind(session: Session) -> tuple[Any, ...]:
+    names = session.plan.get("model", {}).get("name"), session.plan.get("cell", {}).get("engine")
+    return (*names, session.labels.get("scale"))
+
+
 def _orders(folder: Path) -> tuple[dict[str, Any], ...]:
     """Lines of `orders.jsonl`; one that was cut short is left out."""
     try:

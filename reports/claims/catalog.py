@@ -43,6 +43,21 @@ def _decode() -> Iterator[Claim]:
         yield _absolute(cell, "running_limit", limits[i], "requests", source)
         if i:
             yield _ratio(cell, cells[0], "running_limit", limits[i] / limits[0], source)
+    yield from _batches(cells[0], cells[-1])
+    tuned = published_h200()["moe_tuning"]["tuned"]
+    gain = tuned["output_tok_s_after"] / tuned["output_tok_s_before"]
+    untuned = Cell("decode", "moe_untuned", "sp99_9")
+    yield _ratio(cells[-1], untuned, "output_tok_s", gain, "expert tuning paragraph")
+
+
+def _batches(*cells: Cell) -> Iterator[Claim]:
+    """How many requests ran and how full the pages were, as the report says of its first and its last row."""
+    report = published_h200()
+    active = report["decode_ladder"]["scheduler_samples"]["median_active"].values()
+    for cell, running, budget in zip(cells, active, report["memory_budget"]["rows"], strict=True):
+        share = budget["median_kv_occupancy_pct"]
+        yield _absolute(cell, "running_p50", running, "requests", "scheduler samples")
+        yield _absolute(cell, "pages_used_pct", share, "%", "memory table", is_better_higher=False)
 
 
 def _ladder(rows: list[dict[str, Any]], cells: list[Cell], metric: str, source: str) -> Iterator[Claim]:

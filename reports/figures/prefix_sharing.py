@@ -1,8 +1,6 @@
 """Pages that a decode instance uses by running requests: with and without shared prefix pages, against the formula."""
 
-import math
 from collections import Counter
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,51 +10,19 @@ from reports.claims.claim import published_h200
 from reports.engine_log import in_windows
 from reports.figures.figure import OURS, OURS_BAR, PUBLISHED_BAR, WARM, FigureSpec, beside, canvas
 from reports.material import Material
+from reports.page_load import PageLoad, page_load, page_points
+from reports.plans import instance_config
 from reports.results import Session
-from reports.tables.settings import instance_config
 
 _ROWS = ("baseline", "fp8_kv", "plus_kv_only_decode_radix", "dflash2_tuned_moe_dsa_partial", "fp8_kv_radix")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageLoad:
-    """The shape of a workload in pages."""
-
-    page: int
-    input_len: int
-    output_len: int
-    shared_len: int
-
-    def pages(self, num_requests: int, *, is_shared: bool, at_end: bool) -> int:
-        """Pages of so many requests at the start or the end of their answers; shared whole pages count once."""
-        tokens = self.input_len + (self.output_len if at_end else 1)
-        each = math.ceil(tokens / self.page)
-        if not is_shared:
-            return num_requests * each
-        common = self.shared_len // self.page
-        return (common if num_requests else 0) + num_requests * (each - common)
-
-
-def page_load(session: Session) -> PageLoad | None:
-    """From a session's plan; None where the plan has no shared prefix or no decode instance."""
-    source = session.plan.get("client", {}).get("workload", {}).get("source", {})
-    config = instance_config(session, "decode")
-    if config is None or "input_len" not in source:
-        return None
-    return PageLoad(
-        page=int(config["cache"]["page_size"]),
-        input_len=int(source["input_len"]),
-        output_len=int(source["output_len"]),
-        shared_len=int(source.get("shared_ratio", 0.0) * source["input_len"]),
-    )
 
 
 def _draw(material: Material) -> Figure | str:
     found: dict[bool, tuple[Session, PageLoad, Counter[tuple[int, int]]]] = {}
     for row in _ROWS:
         for session in material.results.valid(Cell("decode", row, "sp99_9"))[-1:]:
-            load, config = page_load(session), instance_config(session, "decode")
-            points = _points(session)
+            load, config = page_load(session.plan), instance_config(session.plan, "decode")
+            points = page_points(in_windows(session.steps(), session.client), session.plan)
             if load and config and points:
                 found.setdefault(config["cache"]["prefix"] == "kv_radix", (session, load, points))
     if not found:
@@ -75,17 +41,6 @@ def _draw(material: Material) -> Figure | str:
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     _occupancy(right, material)
     return figure
-
-
-def _points(session: Session) -> Counter[tuple[int, int]]:
-    """(requests that hold memory, pages in use) of each decode step; a request holds slots from reservation to end."""
-    config = instance_config(session, "decode") or {}
-    each = int(config.get("cache", {}).get("slots_per_request", 1))
-    names = {p["name"] for p in session.plan.get("processes", ()) if p.get("role") == "decode"}
-    lines = [line for line in in_windows(session.steps(), session.client) if line.get("instance") in names]
-    return Counter(
-        (int(line["slots_used"]) // each, int(line["pages_used"])) for line in lines if line.get("slots_used")
-    )
 
 
 def _scatter(axes: Axes, is_shared: bool, session: Session, load: PageLoad, points: Counter[tuple[int, int]]) -> None:

@@ -43,11 +43,12 @@ def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Dr
     commands = Part("logs", logs=[_commands(session) for session in material.results.sessions if session.provenance])
     return [
         Section("worse", "What gets worse", [], [worse]),
-        Section("decode", "Decode", [_NUMBERS], parts("ladder_decode", "values_decode", "figure:decode",
+        Section("decode", "Decode", [_NUMBERS], parts("ladder_decode", "values_decode", "batches", "figure:decode",
                                                 "figure:prefix_sharing", "leave_one_out")),
         Section("prefill", "Prefill", [], parts("ladder_prefill", "values_prefill", "figure:prefill", "figure:packet")),
         Section("integrated", "3P1D", [], parts("figure:topology", "integrated_throughput", "integrated_latency",
-                                                "figure:integrated", "balance", "operating_points")),
+                                                "integrated_halves", "figure:integrated", "balance",
+                                                "integrated_checks", "operating_points")),
         Section("accuracy", "Accuracy", [], parts("accuracy", "accuracy_pairs", "accuracy_items")),
         Section("drafters", "Drafters", [], parts("drafters", "acceptance_by_context", "figure:cycle",
                                                 "figure:tile_loop")),

@@ -13,8 +13,9 @@ from typing import Any
 import pandas as pd
 
 from reports.claims import Cell
+from reports.estimates import estimate
 from reports.material import SHARED_PREFIX, SUITE_METRIC, WORKLOADS, Material
-from reports.results import Session
+from reports.results import Session, cell_elsewhere
 from reports.tables.table import Table, show
 
 _PUBLISHED_SPLIT = (3, 1)
@@ -37,6 +38,11 @@ class Halves:
         """Output tokens a second of a split: the lesser of supply and capacity."""
         return min(self.supply(prefill), decode * self.decode_rate)
 
+    @property
+    def prefill_for_one_decode(self) -> float:
+        """Prefill instances that feed one decode instance at its rate."""
+        return self.decode_rate / self.supply(1)
+
     def best(self, instances: int) -> tuple[int, int]:
         """The split of so many instances that reaches most; of equals, the one with more prefill instances."""
         splits = ((prefill, instances - prefill) for prefill in range(instances - 1, 0, -1))
@@ -45,20 +51,16 @@ class Halves:
 
 def balance(material: Material) -> Table:
     """One line for each integrated cell and source: published, and ours where both halves were measured alone."""
-    rows: list[dict[str, object]] = []
-    for workload in WORKLOADS["integrated"]:
-        for row in material.rows("integrated", workload):
-            cell = Cell("integrated", row, workload)
-            for session in material.results.valid(cell)[-1:]:
-                rows += _lines(material, cell, session)
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(balance_rows(material))
     return Table(
         name="balance",
         title="Do both halves add up?",
         caption="Supply is what the prefill instances could feed, capacity what the decode instances could write, both "
-        "from one instance's rate in the row that measures that half alone. Together they cannot pass the lesser; "
-        "the best split is of as many instances. The formula does not know that instances on one machine's cores take "
-        "from each other: on a CPU testbed only the published lines say something.",
+        "from one instance's rate in the row that measures that half alone, here or on another testbed with the same "
+        "model at the same scale. Together they cannot pass the lesser; a load below the halves' own leaves some of it "
+        "unused. P for one D: prefill instances that one decode instance needs. The best split is of as many. "
+        "The formula does not know that instances on one machine's cores take from each other: on a CPU testbed only "
+        "the published lines say something.",
         frame=frame,
         headers={
             "shared": "shared prefix",
@@ -69,12 +71,25 @@ def balance(material: Material) -> Table:
             "capacity_tok_s": "decode capacity, tok/s",
             "measured_tok_s": "together, tok/s",
             "share_pct": "of the lesser, %",
+            "prefill_for_one_decode": "P for one D",
             "best": "best split",
             "best_tok_s": "its bound, tok/s",
+            "alone": "halves alone measured on",
         },
         shown=_shown(frame),
         empty="No integrated session beside both of its halves measured alone.",
     )
+
+
+def balance_rows(material: Material) -> list[dict[str, Any]]:
+    """The numbers of each line."""
+    rows: list[dict[str, Any]] = []
+    for workload in WORKLOADS["integrated"]:
+        for row in material.rows("integrated", workload):
+            cell = Cell("integrated", row, workload)
+            for session in material.results.valid(cell)[-1:]:
+                rows += _lines(material, cell, session)
+    return rows
 
 
 def _lines(material: Material, cell: Cell, session: Session) -> list[dict[str, object]]:
@@ -83,15 +98,17 @@ def _lines(material: Material, cell: Cell, session: Session) -> list[dict[str, o
         return []
     conditions, metric = session.plan["conditions"], SUITE_METRIC["integrated"]
     published = {half: material.published(of, SUITE_METRIC[half]) for half, of in alone.items()}
-    measured = {half: _rate_alone(material, half, of) for half, of in alone.items()}
+    found = {half: _rate_alone(material, half, of, session) for half, of in alone.items()}
+    measured = {half: rate for half, (rate, _) in found.items()}
+    places = ", ".join(dict.fromkeys(place for _, place in found.values()))
     sources = (
-        ("published", published, _PUBLISHED_SPLIT, conditions["published"], material.published(cell, metric)),
-        ("ours", measured, _instances(session), conditions["scaled"], material.ours(cell, metric).value),
+        ("published", published, _PUBLISHED_SPLIT, conditions["published"], material.published(cell, metric), ""),
+        ("ours", measured, _instances(session), conditions["scaled"], material.ours(cell, metric).value, places),
     )
     return [
-        {"shared": SHARED_PREFIX[cell.workload], "row": cell.row, "source": source}
+        {"shared": SHARED_PREFIX[cell.workload], "row": cell.row, "source": source, "alone": where}
         | _line(_halves(rates, shape), split, together)
-        for source, rates, split, shape, together in sources
+        for source, rates, split, shape, together, where in sources
         if not any(math.isnan(rate) for rate in rates.values())
     ]
 
@@ -113,6 +130,7 @@ def _line(halves: Halves, split: tuple[int, int], together: float) -> dict[str, 
         "bound_tok_s": halves.output(*split),
         "measured_tok_s": together,
         "share_pct": 100 * together / halves.output(*split),
+        "prefill_for_one_decode": halves.prefill_for_one_decode,
         "best_prefill_instances": best[0],
         "best_decode_instances": best[1],
         "best_tok_s": halves.output(*best),
@@ -124,12 +142,16 @@ def _halves(rates: dict[str, float], shape: dict[str, Any]) -> Halves:
     return Halves(rates["prefill"], rates["decode"], suffix, shape["output_len"])
 
 
-def _rate_alone(material: Material, half: str, cell: Cell) -> float:
-    sessions = material.results.valid(cell)
+def _rate_alone(material: Material, half: str, cell: Cell, together: Session) -> tuple[float, str]:
+    """One instance's rate in a row that measures a half alone, and the testbed on which it was measured."""
+    results = material.results
+    place, sessions = results.testbed, results.valid(cell)
     if not sessions:
-        return math.nan
+        place, sessions = cell_elsewhere(results.folder, cell, together)
+    if not sessions:
+        return math.nan, ""
     instances = dict(zip(("prefill", "decode"), _instances(sessions[-1]), strict=True))[half]
-    return material.ours(cell, SUITE_METRIC[half]).value / instances
+    return estimate([session.metrics.get(SUITE_METRIC[half]) or 0.0 for session in sessions]).value / instances, place
 
 
 def _instances(session: Session) -> tuple[int, int]:

@@ -8,6 +8,8 @@ import pandas as pd
 from reports.claims import Cell
 from reports.claims.claim import published_h200
 from reports.material import SHARED_PREFIX, WORKLOADS, Material
+from reports.plans import topology
+from reports.tables.balance import balance_rows
 from reports.tables.table import ABSENT, Table, show, times, with_interval
 
 LATENCIES = {
@@ -18,6 +20,13 @@ LATENCIES = {
     "tpot_p95_ms": "TPOT P95, ms",
     "tpot_p99_ms": "TPOT P99, ms",
 }
+
+MOST_HANDOFF_MS = 20
+LEAST_SHARE_PCT = 95
+PAGES_BAND_PCT = 3
+_HALVES = (
+    "running_p50", "handoff_p50_ms", "handoff_p95_ms", "idle_prefill_pct", "idle_decode_pct", "pages_of_formula_pct",
+)  # fmt: skip
 
 
 def throughput(material: Material) -> Table:
@@ -37,6 +46,7 @@ def throughput(material: Material) -> Table:
         headers={
             "shared": "shared prefix",
             "row": "row",
+            "ran": "ours ran as",
             "published_over": "published / baseline",
             "ours_over": "ours / baseline",
             "published": "published, output tok/s",
@@ -54,7 +64,7 @@ def latencies(material: Material) -> Table:
         for row in material.rows("integrated", workload):
             cell = Cell("integrated", row, workload)
             number: dict[str, object] = {"shared_prefix": SHARED_PREFIX[workload], "row": row}
-            text: dict[str, object] = {"shared": SHARED_PREFIX[workload], "row": row}
+            text: dict[str, object] = {"shared": SHARED_PREFIX[workload], "row": row, "ran": ran_as(material, cell)}
             for metric in LATENCIES:
                 published, ours = material.published(cell, metric), material.ours(cell, metric)
                 number |= {f"published_{metric}": published, f"ours_{metric}": ours.value, f"n_{metric}": ours.sessions}
@@ -68,8 +78,108 @@ def latencies(material: Material) -> Table:
         "1,000), so short runs show a dash. Dashes on the published side are values that only a figure shows.",
         frame=pd.DataFrame(numbers),
         shown=pd.DataFrame(texts),
-        headers={"shared": "shared prefix", "row": "row", **LATENCIES},
+        headers={"shared": "shared prefix", "row": "row", "ran": "ours ran as", **LATENCIES},
     )
+
+
+def halves(material: Material) -> Table:
+    """What no client sees: the hand-off, idle devices of both halves, and pages against the formula."""
+    rows = []
+    for workload in WORKLOADS["integrated"]:
+        for row in material.rows("integrated", workload):
+            cell = Cell("integrated", row, workload)
+            for session in material.results.valid(cell)[-1:]:
+                rows.append(
+                    {
+                        "shared": SHARED_PREFIX[workload],
+                        "row": row,
+                        "ran": ran_as(material, cell),
+                        "in_flight": session.plan.get("conditions", {}).get("scaled", {}).get("concurrency"),
+                    }
+                    | {metric: material.mean(cell, metric) for metric in _HALVES}
+                )
+    return Table(
+        name="integrated_halves",
+        title="Between the halves",
+        caption="Hand-off: from prefill's last chunk to decode having the request; the decode instance takes arrivals in "
+        "between two steps, so waiting for its step to end is part of it. Running: median over decode "
+        "steps. Idle: share of the windows' middle three fifths in which a half's devices ran no step. Pages over "
+        "Lp + N x Ls: mean pages in use on the decode instance over shared whole pages once and N times the rest.",
+        frame=pd.DataFrame(rows),
+        headers={
+            "shared": "shared prefix",
+            "row": "row",
+            "ran": "ours ran as",
+            "in_flight": "in flight",
+            "running_p50": "running",
+            "handoff_p50_ms": "hand-off p50, ms",
+            "handoff_p95_ms": "hand-off p95, ms",
+            "idle_prefill_pct": "prefill idle, %",
+            "idle_decode_pct": "decode idle, %",
+            "pages_of_formula_pct": "pages over Lp + N x Ls, %",
+        }
+        if rows
+        else {},
+        empty="No integrated row has a valid session.",
+    )
+
+
+def checks(material: Material) -> Table:
+    """Limits that every integrated session is held against, whatever its testbed: value, limit, whether it holds."""
+    lesser = {
+        (row["shared"], row["row"]): row["share_pct"] for row in balance_rows(material) if row["source"] == "ours"
+    }
+    rows: list[dict[str, object]] = []
+    for workload in WORKLOADS["integrated"]:
+        for row in material.rows("integrated", workload):
+            cell = Cell("integrated", row, workload)
+            if not material.results.valid(cell):
+                continue
+            failed = material.results.values(cell, "num_failed")
+            share = lesser.get((SHARED_PREFIX[workload], row), math.nan)
+            pages = material.mean(cell, "pages_of_formula_pct")
+            handoff = material.mean(cell, "handoff_p95_ms")
+            found = (
+                ("failed requests", max(failed, default=math.nan), "0", lambda value: value == 0),
+                ("hand-off p95, ms", handoff, f"at most {MOST_HANDOFF_MS}", lambda value: value <= MOST_HANDOFF_MS),
+                ("output of the lesser half, %", share, f"at least {LEAST_SHARE_PCT}",
+                 lambda value: value >= LEAST_SHARE_PCT),
+                ("pages over Lp + N x Ls, %", pages, f"100 ± {PAGES_BAND_PCT}",
+                 lambda value: abs(value - 100) <= PAGES_BAND_PCT),
+            )  # fmt: skip
+            rows += [
+                {"shared": SHARED_PREFIX[workload], "row": row, "check": name, "value": value, "limit": limit,
+                 "holds": "not known" if math.isnan(value) else "yes" if is_met(value) else "no"}
+                for name, value, limit, is_met in found
+            ]  # fmt: skip
+    return Table(
+        name="integrated_checks",
+        title="What should hold between the halves",
+        caption="Our own limits; the report prints none of them. Output of the lesser half: output together over the "
+        "lesser of prefill's supply and decode's capacity, from rows that measure each half alone; `not known` where "
+        "one of them has no valid session with the same model, or too few requests stand behind a percentile.",
+        frame=pd.DataFrame(rows),
+        headers={
+            "shared": "shared prefix",
+            "row": "row",
+            "check": "check",
+            "value": "ours",
+            "limit": "limit",
+            "holds": "holds",
+        }
+        if rows
+        else {},
+        empty="No integrated row has a valid session.",
+    )
+
+
+def ran_as(material: Material, cell: Cell) -> str:
+    """Topology and model of our latest valid session, in words; a dash without one."""
+    sessions = material.results.valid(cell)
+    if not sessions:
+        return ABSENT
+    plan = sessions[-1].plan
+    return f"{topology(plan)}, {plan.get('model', {}).get('name', 'unknown')} model"
 
 
 def worsened(material: Material) -> Table:
@@ -129,6 +239,7 @@ def _throughput_row(material: Material, cell: Cell) -> tuple[dict[str, object], 
     verdict = said.verdict.outcome if said else "no published value"
     common: dict[str, object] = {
         "row": cell.row,
+        "ran": ran_as(material, cell),
         "verdict": verdict,
         "reason": said.verdict.reason if said else measured,
     }

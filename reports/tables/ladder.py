@@ -36,7 +36,7 @@ _CAPTION = (
 )
 _VALUES = (
     "What the ratios above are made of: the geometric mean over sessions with its 95 % interval in [ ], and n, their "
-    "number."
+    "number. Idle is the share of the windows' middle three fifths in which the device ran no step."
 )
 
 
@@ -102,7 +102,7 @@ def values_table(material: Material, spec: LadderSpec) -> Table:
             "ours": f"ours, {unit}",
             "published_latency": f"published {spec.latency_name}",
             "ours_latency": f"our {spec.latency_name}",
-            **({"limits": "running limit, published / ours"} if spec.suite == "decode" else {}),
+            **({"limits": "running limit, published / ours"} if spec.suite == "decode" else {"idle": "device idle, %"}),
         },
     )
 
@@ -155,6 +155,7 @@ def _row(
         "published_over_row_before": published_step,
         f"ours_{spec.latency}": latency.value,
         f"published_{spec.latency}": published_latency,
+        f"ours_idle_{spec.suite}_pct": material.mean(cell, f"idle_{spec.suite}_pct"),
         "ours_running_limit": _whole(limit.value),
         "published_running_limit": _whole(published_limit),
         "verdict": verdict,
@@ -170,6 +171,7 @@ def _row(
         "ours": with_interval(ours),
         "published_latency": published_latency,
         "ours_latency": with_interval(latency),
+        "idle": material.mean(cell, f"idle_{spec.suite}_pct"),
         "limits": f"{show(_whole(published_limit))} / {show(_whole(limit.value))}",
         "verdict": verdict,
         "reason": reason,

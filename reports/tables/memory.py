@@ -7,7 +7,7 @@ import pandas as pd
 from reports.claims.claim import published_h200
 from reports.engine_log import in_windows, instance_views
 from reports.material import Material
-from reports.tables.settings import instance_config
+from reports.plans import instance_config
 from reports.tables.table import Table
 
 _MIB = 2**20
@@ -23,7 +23,7 @@ def memory_table(material: Material) -> Table:
             inside = {view.name: view for view in instance_views(in_windows(lines, session.client))}
             for view in instance_views(lines):
                 role = roles.get(view.name, "")
-                budget = (instance_config(session, role) or {}).get("cache", {}).get("budget_bytes")
+                budget = (instance_config(session.plan, role) or {}).get("cache", {}).get("budget_bytes")
                 used = inside.get(view.name, view)
                 rows.append(
                     {

@@ -9,10 +9,9 @@ from reports.claims import Cell
 from reports.claims.claim import published_h200
 from reports.engine_log import instance_views
 from reports.material import WORKLOADS, Material
+from reports.plans import Tree, instance_config
 from reports.results import Session
 from reports.tables.table import Table, show
-
-Tree = dict[str, Any]
 
 _OURS: dict[str, tuple[str, Callable[[Tree], Any]]] = {
     "moe_runner": ("kernels.moe", lambda c: c["kernels"]["moe"]),
@@ -55,19 +54,9 @@ def decode_settings(material: Material) -> Table:
     return _table(material, "decode", (table["isolated_baseline"], table["optimized"]), rows)
 
 
-def instance_config(session: Session, role: str) -> Tree | None:
-    """The whole configuration of the first instance of a role, from the session's plan."""
-    for process in session.plan.get("processes", ()):
-        if process.get("role") in (role, "single"):
-            for name, tree in process.get("files", {}).items():
-                if name.endswith(".json") and isinstance(tree, dict) and "cache" in tree:
-                    return dict(tree)
-    return None
-
-
 def _table(material: Material, half: str, published: tuple[Tree, Tree], rows: tuple[str, str]) -> Table:
     sessions = [_latest(material, half, row) for row in rows]
-    configs = [instance_config(session, half) if session else None for session in sessions]
+    configs = [instance_config(session.plan, half) if session else None for session in sessions]
     lines = []
     for name in dict.fromkeys([*published[0], *published[1]]):
         knob, read = _OURS.get(name, ("", None))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from reports.engine_log import in_windows, instance_views, step_lines, verify_cycle
+from reports.engine_log import idle_share, in_windows, instance_views, step_lines, verify_cycle
 
 
 def line(step, t_s, **more):
@@ -57,3 +57,13 @@ def test_an_older_log_without_limits_gives_none_and_no_guess():
     (view,) = instance_views([line(0, 1.0, pages_total=10, pages_used=4, slots_total=3, slots_used=1)])
     assert (view.running_limit, view.page_bytes, view.slot_bytes) == (None, None, None)
     assert (view.pages_total, view.pages_used_p50, view.most_running) == (10, 4.0, 2)
+
+
+def test_a_device_idles_where_no_step_ran_in_the_middle_of_a_pass():
+    client = {"passes": [{"t0_monotonic_s": 0.0, "t0_unix_s": 1.7e9, "duration_s": 10.0}]}
+    lines = [line(step, 0.05 + step / 10, device_s=0.075) for step in range(100)]
+    lines += [line(0, 5.0, device_s=3.0) | {"instance": "p0"}]
+    assert idle_share(lines, client, {"d0"}) == pytest.approx(0.25)
+    assert idle_share(lines[20:40], client, {"d0"}) == pytest.approx(0.75)
+    assert idle_share([line(0, 5.0)], client, {"d0"}) is None
+    assert idle_share(lines, {}, {"d0"}) is None

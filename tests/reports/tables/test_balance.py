@@ -7,6 +7,7 @@ import pytest
 from reports.material import collect
 from reports.results import load_results
 from reports.tables.balance import Halves, balance
+from reports.tables.integrated import checks
 from tests.support.result_tree import REAL, ResultTree
 
 SHAPE = {"input_len": 65536, "output_len": 1024, "shared_ratio": 0.5, "concurrency": 33}
@@ -52,6 +53,19 @@ def test_ours_are_held_against_the_lesser_half(tree):
 def test_a_half_that_was_not_measured_alone_gives_no_line_of_ours(tree):
     tree.add(f"{PREFILL}/prefill_only", metrics={"input_tok_s": 25_600.0})
     assert list(balance(collect(load_results(tree.folder))).frame["source"]) == ["published"]
+
+
+def test_a_half_that_was_measured_alone_on_another_testbed_counts_where_the_model_is_the_same(tree, tmp_path):
+    tree.add(f"{PREFILL}/prefill_only", metrics={"input_tok_s": 25_600.0})
+    other = ResultTree(tmp_path, "other", {**REAL, "admission": "synthetic"})
+    other.add(f"{DECODE}/sp99_9", metrics={"output_tok_s": 1000.0})
+    larger = ResultTree(tmp_path, "larger", {**REAL, "scale": "another"})
+    larger.add(f"{DECODE}/sp99_9", metrics={"output_tok_s": 9000.0})
+    material = collect(load_results(tree.folder))
+    ours = balance(material).frame.to_dict("records")[1]
+    assert (ours["capacity_tok_s"], ours["alone"]) == (pytest.approx(1000), "full, other")
+    found = {row["check"]: row["holds"] for row in checks(material).frame.to_dict("records")}
+    assert found["output of the lesser half, %"] == "no" and found["hand-off p95, ms"] == "not known"
 
 
 def test_without_integrated_sessions_it_says_so(tmp_path):
