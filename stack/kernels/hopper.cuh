@@ -62,6 +62,13 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, int byt
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
+// The other way; a thread's stores come in groups, and `bulk_stores_read` waits until the memory behind all but its last `kLeft` groups may be written again.
+__device__ __forceinline__ void bulk_store(void* to, uint32_t from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bulk_stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int kLeft> __device__ __forceinline__ void bulk_stores_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory"); }
+
 __device__ __forceinline__ uint32_t cluster_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

@@ -1,9 +1,8 @@
-"""The boundary by groups of blocks, as `cuda_ring`, with warps of their own for what passes between blocks;
-`ring_apart.cu` says how.
+"""The boundary by groups of blocks, as `cuda_ring`, with warps of their own for what passes between blocks and for
+copies of whole rows; `ring_apart.cu` says how.
 
-Where one warp waits for another block's sums, the warps that mix and collapse go on, so a tile costs its bytes and its
-instructions and not the trips of its sums. Serves what `cuda_ring` serves, with the same accuracy. T rows, N streams,
-C channels.
+Where one warp waits for another block's sums, the warps that mix and collapse go on, and none of their instructions
+move a stream from or to memory. Serves what `cuda_ring` serves, with the same accuracy. T rows, N streams, C channels.
 """
 
 from functools import cache
@@ -25,12 +24,7 @@ __all__ = ["mhc_boundary", "mhc_boundary_quant", "mhc_final", "mhc_mean", "missi
 
 missing = hopper_only
 
-RANKS, MIXING, EXCHANGING, GAINS = 8, 512, 128, 4
-TILES = 5
-"""Tiles on the chip: they fill the shared memory."""
-LAG = 2
-"""Turns between a tile's mixing and its collapse, 2 or 3; the other tiles are on their way. Not tuned on a machine
-yet."""
+RANKS, MIXING, EXCHANGING = 8, 512, 128
 SKIP_FOR_TIMING = 0
 """Parts left out, as bits, for `tools.gpu.micro.parts` to time what is left; results are wrong unless it is 0."""
 
@@ -57,9 +51,8 @@ mhc_boundary_quant = then_quantized(mhc_boundary)
 
 @cache
 def _kernel(terms: int) -> CudaKernel:
-    stages = MIXING * 16 * (4 * TILES + TILES - LAG)
+    rows = (5 * 4 + 2) * (TOKENS // 2) * (4 * MIXING + 64)
     sums = 4 * 2 * MIXING // 32 * TOKENS * QUADS * 3
-    shared = stages + sums + GAINS * TOKENS * 80 + 2 * TOKENS * 20 + 32 * 100 + MIXING * 2 + 4 * 8
-    choices = {"LAG": LAG, "SKIP": SKIP_FOR_TIMING}
-    chosen = () if tuple(choices.values()) == (2, 0) else tuple(f"{name}={value}" for name, value in choices.items())
+    shared = rows + sums + 4 * TOKENS * 80 + 2 * TOKENS * 20 + 32 * 100 + MIXING * 2 + 128
+    chosen = (f"SKIP={SKIP_FOR_TIMING}",) if SKIP_FOR_TIMING else ()
     return CudaKernel(Path(__file__).with_name("ring_apart.cu"), f"mhc_apart_{terms}", shared, RANKS, chosen)

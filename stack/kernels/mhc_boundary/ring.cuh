@@ -2,8 +2,7 @@
 // write-back with the sums that its coefficients are made of, the collapse, and the balance of a mixing matrix. What passes between blocks, and when, is for
 // the kernels to say.
 //
-// A warp has 32 channels, lane (g, t) token g and the eight channels from 8 t on: what a thread copies, mixes and finishes is its own, and lies in shared memory
-// at its own number, so tiles come before they are needed without a barrier.
+// A warp has 32 channels, lane (g, t) token g and the eight channels from 8 t on: what a thread mixes and finishes is its own.
 #pragma once
 #include <cuda_bf16.h>
 #include <cstdint>
@@ -26,11 +25,18 @@ constexpr bool kPassing = PASSING;  // streams are written as what nobody will r
 constexpr int kStreams = 4, kTokens = 8, kRows = 24;
 constexpr int kValues = 36, kQuads = kValues / 3, kOpenQuads = 5;  // a token's sums: pre 4, products of streams 10, post 4, comb 16, two of nothing
 
-// A block's tiles on the chip: `kLag` turns after its mixing a tile is collapsed. A warp's sums are `kPitch` apart.
+// A block's tiles on the chip as threads copy them, each its own words to its own number, so that they come before they are needed without a barrier. `kLag`
+// turns after its mixing a tile is collapsed. A warp's sums are `kPitch` apart.
 template <int kSlice, int kAhead_, int kLag, int kGains_, int kPitch> struct Tiles {
+  static constexpr bool kInRows = false;
   static constexpr int kThreads = kSlice, kAhead = kAhead_, kStages = kAhead + kLag, kGains = kGains_;
   uint4 x[kStages][kStreams][kThreads];
   uint4 y[kAhead][kThreads];
+
+  __device__ __forceinline__ uint4& x_of(int turn, int n) { return x[turn % kStages][n][threadIdx.x]; }
+  __device__ __forceinline__ const uint4& x_of(int turn, int n) const { return x[turn % kStages][n][threadIdx.x]; }
+  __device__ __forceinline__ const uint4& y_of(int turn) const { return y[turn % kAhead][threadIdx.x]; }
+
   float partial[2][kThreads / 32][kPitch];
   float4 gains[kGains][kTokens][5];  // post, then comb as [from][to]
   float4 pre[2][kTokens];
@@ -139,17 +145,16 @@ __device__ __forceinline__ void square(float (&d)[4], const Words& upper, const 
 template <int kTerms, class S> __device__ __forceinline__ void mix(const RingArguments& a, S& s, const Fragments& fn, int tile, int turn, int channel) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int row = tile * kTokens + g;
-  uint4(&mine)[kStreams][S::kThreads] = s.x[turn % S::kStages];
   Words x[kStreams];
 #pragma unroll
-  for (int n = 0; n < kStreams; ++n) x[n] = *reinterpret_cast<const Words*>(&mine[n][threadIdx.x]);
+  for (int n = 0; n < kStreams; ++n) x[n] = *reinterpret_cast<const Words*>(&s.x_of(turn, n));
   if (a.y != nullptr) {
-    write_back(x, *reinterpret_cast<const Words*>(&s.y[turn % S::kAhead][threadIdx.x]), s.gains[turn % S::kGains][g]);
+    write_back(x, *reinterpret_cast<const Words*>(&s.y_of(turn)), s.gains[turn % S::kGains][g]);
     uint4* to = reinterpret_cast<uint4*>(a.streams);
     const uint32_t at = place_of(row, a.streams_row, channel);
 #pragma unroll
-    for (int n = 0; n < kStreams; ++n) mine[n][threadIdx.x] = make_uint4(x[n].of[0], x[n].of[1], x[n].of[2], x[n].of[3]);
-    if (kStores && row < a.tokens && channel < a.channels)
+    for (int n = 0; n < kStreams; ++n) s.x_of(turn, n) = make_uint4(x[n].of[0], x[n].of[1], x[n].of[2], x[n].of[3]);
+    if (!S::kInRows && kStores && row < a.tokens && channel < a.channels)
 #pragma unroll
       for (int n = 0; n < kStreams; ++n) {
         const uint4 out = make_uint4(x[n].of[0], x[n].of[1], x[n].of[2], x[n].of[3]);
@@ -223,7 +228,7 @@ template <class S> __device__ __forceinline__ void finish(const RingArguments& a
   const float inverse = s.inverse[turn % 2][g];
   Words x[kStreams];
 #pragma unroll
-  for (int n = 0; n < kStreams; ++n) x[n] = *reinterpret_cast<const Words*>(&s.x[turn % S::kStages][n][threadIdx.x]);
+  for (int n = 0; n < kStreams; ++n) x[n] = *reinterpret_cast<const Words*>(&s.x_of(turn, n));
   uint32_t out[4];
 #pragma unroll
   for (int p = 0; p < 4; ++p) {

@@ -1,33 +1,50 @@
-// `ring.cu`, with the exchange apart: sixteen warps mix and collapse tiles and never wait for another block; four warps beside them send the block's sums, open
-// tiles and balance mixing matrices.
+// `ring.cu`, with the exchange and all copies of tiles apart: sixteen warps mix and collapse tiles and never wait for another block; four warps beside them
+// move whole rows by the copy engine, send the block's sums, open tiles and balance mixing matrices.
 //
-// In turn i the mixing warps mix tile i and collapse tile i - kLag; the exchanging warps send the sums of tile i and open tile i - kLag + 1, whose sums they
-// asked for before. Two barriers, each in two copies that alternate, pass on what is ready: `mixed`, a warp's sums of a tile (and that it read what was
-// opened kLag + 1 turns before), and `opened`, a tile's gains of the collapse (and that sums two turns before are sent, and the gains of the write-back three
-// turns on are on the chip). So a mixing warp runs ahead of its neighbours and of the exchange by as much as a turn, and one that waits stops nobody.
+// In turn i the mixing warps mix tile i and collapse tile i - 2; the others store the rows of tile i, send its sums, ask for the rows of tile i + 2, to
+// where tile i - 3 was, and open tile i - 1. Two barriers, each in two copies that alternate, pass on what is ready:
+// `mixed`, a warp's sums and streams of a tile (and that it read what was opened three turns before), and `opened`, a tile's gains of the collapse (and that
+// sums two turns before are sent, and the gains of the write-back three turns on are on the chip). A third, `full`, has a tile's rows. So a mixing warp runs
+// ahead of its neighbours and of the exchange by as much as a turn, and one that waits stops nobody.
 //
-// kLag <= 3 makes eight places in the ring enough: who sends tile i + 8 has opened tile i + 7 - kLag, so its group has mixed that one, opened tile
-// i + 6 - 2 kLag and with it tile i.
+// Eight places in the ring are enough: who sends tile i + 8 has opened tile i + 5, so its group has mixed that one, opened tile i + 2 and with it tile i.
 #include "../exchange.cuh"
 #include "../roles.cuh"
 #include "ring.cuh"
 
-#ifndef LAG
-#define LAG 2
-#endif
-
 namespace {
 
 constexpr int kRanks = 8, kSlice = 512, kMixing = kSlice, kExchanging = 128, kThreads = kMixing + kExchanging, kBatch = 32;
-constexpr int kLag = LAG, kAhead = 5 - kLag;  // five tiles fill the shared memory
-constexpr int kRing = 8, kGains = 4, kPairs = kQuads / 2, kPatience = 1 << 24;  // several seconds
-constexpr int kMixingRegisters = 104, kExchangingRegisters = 64;                // of 96 that each starts with
-static_assert(kLag == 2 || kLag == 3, "two copies of a barrier, eight places in the ring");
+constexpr int kLag = 2, kNext = 2, kStages_ = 5;  // turns from mixing to collapse, and from asking for rows to mixing; five tiles fill the shared memory
+constexpr int kRing = 8, kPairs = kQuads / 2, kPatience = 1 << 24;  // several seconds
+constexpr int kMixingRegisters = 104, kExchangingRegisters = 64;    // of 96 that each starts with
+static_assert(kStages_ == kLag + 1 + kNext, "a tile's rows go to where the one before the last collapsed was");
 
-struct Shared : Tiles<kSlice, kAhead, kLag, kGains, kTokens * kValues> {
+// Two rows of a stream, the second half a bank's turn further, so that eight lanes of two rows meet no bank twice.
+struct alignas(64) RowPair {
+  static constexpr int kSecond = kSlice * 2 + 64;
+  uint8_t bytes[kSecond + kSlice * 2];
+};
+
+struct Shared {
+  static constexpr bool kInRows = true;
+  static constexpr int kThreads = kSlice, kAhead = kNext, kStages = kStages_, kGains = 4;
+  RowPair x[kStages][kStreams][kTokens / 2];
+  RowPair y[kAhead][kTokens / 2];
+
+  // A mixing thread's eight channels of its token.
+  static __device__ __forceinline__ int place() { return threadIdx.x % 8 / 4 * RowPair::kSecond + threadIdx.x / 32 * 64 + threadIdx.x % 4 * 16; }
+  __device__ __forceinline__ uint4& x_of(int turn, int n) { return *reinterpret_cast<uint4*>(x[turn % kStages][n][threadIdx.x % 32 / 8].bytes + place()); }
+  __device__ __forceinline__ const uint4& x_of(int turn, int n) const { return const_cast<Shared*>(this)->x_of(turn, n); }
+  __device__ __forceinline__ const uint4& y_of(int turn) const { return *reinterpret_cast<const uint4*>(y[turn % kAhead][threadIdx.x % 32 / 8].bytes + place()); }
+
+  float partial[2][kThreads / 32][kTokens * kValues];
+  float4 gains[kGains][kTokens][5];  // post, then comb as [from][to]
+  float4 pre[2][kTokens];
+  float inverse[2][kTokens];
   float waiting[kBatch][25];  // tokens to be balanced: post, comb, the sum of squares
   Words norm[kSlice / 8];
-  uint64_t mixed[2], opened[2];
+  uint64_t mixed[2], opened[2], full[kStages];
 };
 
 struct Turns { int tiles, first, step, count; };  // of this block's group
@@ -37,14 +54,58 @@ __device__ __forceinline__ Turns turns_of(const RingArguments& a) {
   return {tiles, first, step, (tiles - first + step - 1) / step};
 }
 
+__device__ __forceinline__ uint32_t row_of(RowPair* pairs, int token) { return shared_address(pairs[token / 2].bytes + token % 2 * RowPair::kSecond); }
+
+// The rows that a lane of an exchanging warp moves: of the warp's stream, token `lane`; of `y`, tokens 2 warp and 2 warp + 1.
+struct Rows {
+  int channel, bytes, warp, lane;
+
+  __device__ __forceinline__ Rows(const RingArguments& a, int warp_, int lane_) : warp(warp_), lane(lane_) {
+    channel = blockIdx.x % kRanks * kSlice;
+    bytes = 2 * max(0, min(kSlice, a.channels - channel));
+  }
+
+  __device__ __forceinline__ __nv_bfloat16* streams(const RingArguments& a, int tile) const {
+    return a.streams + (static_cast<int64_t>(tile) * kTokens + lane) * a.streams_row + warp * a.channels + channel;
+  }
+
+  // Whether the lane has a row among `count` of its tile from `first` on, that lies inside.
+  __device__ __forceinline__ bool has(const RingArguments& a, int tile, int first, int count) const {
+    return lane < count && bytes > 0 && tile * kTokens + first + lane < a.tokens;
+  }
+
+  __device__ __forceinline__ void expect(const RingArguments& a, Shared& s, int tile, int turn, int first, int count) const {
+    const int rows = max(0, min(count, a.tokens - tile * kTokens - first));
+    if (lane == 0) barrier_expect(shared_address(&s.full[turn % kStages_]), kLoads ? rows * bytes : 0);
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void load_x(const RingArguments& a, Shared& s, int tile, int turn) const {
+    expect(a, s, tile, turn, 0, kTokens);
+    if (kLoads && has(a, tile, 0, kTokens)) bulk_load(row_of(s.x[turn % kStages_][warp], lane), streams(a, tile), bytes, shared_address(&s.full[turn % kStages_]));
+  }
+
+  __device__ __forceinline__ void load_y(const RingArguments& a, Shared& s, int tile, int turn) const {
+    const int token = warp * 2 + lane;
+    expect(a, s, tile, turn, warp * 2, a.y == nullptr ? 0 : 2);
+    if (kLoads && a.y != nullptr && has(a, tile, warp * 2, 2))
+      bulk_load(row_of(s.y[turn % kNext], token), a.y + (static_cast<int64_t>(tile) * kTokens + token) * a.y_row + channel, bytes, shared_address(&s.full[turn % kStages_]));
+  }
+
+  __device__ __forceinline__ void store_x(const RingArguments& a, Shared& s, int tile, int turn) const {
+    if (kStores && a.y != nullptr && has(a, tile, 0, kTokens)) bulk_store(streams(a, tile), row_of(s.x[turn % kStages_][warp], lane), bytes);
+    bulk_stores_commit();
+  }
+};
+
 template <int kTerms> __device__ __forceinline__ void mix_all(const RingArguments& a, Shared& s) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int channel = blockIdx.x % kRanks * kSlice + warp * 32 + lane % 4 * 8;
   const Turns turns = turns_of(a);
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    if (i < turns.count) load(a, s, turns.first + i * turns.step, i, channel);
-    copies_commit();
+  if (channel >= a.channels) {  // never loaded; what was in the memory is no number
+    for (int i = 0; i < kStages_; ++i)
+      for (int n = 0; n < kStreams; ++n) s.x_of(i, n) = uint4{};
+    for (int i = 0; i < kNext; ++i) const_cast<uint4&>(s.y_of(i)) = uint4{};
   }
   Fragments fn;
 #pragma unroll
@@ -55,8 +116,9 @@ template <int kTerms> __device__ __forceinline__ void mix_all(const RingArgument
   for (int i = 0; i < turns.count + kLag; ++i) {
     const int tile = turns.first + i * turns.step;
     if (i < turns.count) {
-      copies_wait<kAhead - 1>();
+      wait_here(shared_address(&s.full[i % kStages_]), i / kStages_ % 2);
       mix<kTerms>(a, s, fn, tile, i, channel);
+      proxy_fence();
     }
     __syncwarp();
     if (lane == 0) arrive(shared_address(&s.mixed[i % 2]));
@@ -64,8 +126,6 @@ template <int kTerms> __device__ __forceinline__ void mix_all(const RingArgument
       wait_here(shared_address(&s.opened[(i - kLag) % 2]), (i - kLag) / 2 % 2);
       finish(a, s, s.norm[warp * 4 + lane % 4], tile - kLag * turns.step, i - kLag, channel);
     }
-    if (i + kAhead < turns.count) load(a, s, tile + kAhead * turns.step, i + kAhead, channel);
-    copies_commit();
   }
 }
 
@@ -169,8 +229,11 @@ __device__ __forceinline__ void exchange_all(const RingArguments& a, Shared& s) 
   const int own = blockIdx.x % kRanks;
   const bool owns = warp == own / 2;
   const Turns turns = turns_of(a);
+  const Rows rows(a, warp, lane);
+  for (int i = 0; i < min(kStages_, turns.count); ++i) rows.load_x(a, s, turns.first + i * turns.step, i);
+  for (int i = 0; i < min(kNext, turns.count); ++i) rows.load_y(a, s, turns.first + i * turns.step, i);
 #pragma unroll
-  for (int i = 0; i < kGains; ++i)
+  for (int i = 0; i < Shared::kGains; ++i)
     if (i < turns.count) load_gains(a, s, turns.first + i * turns.step, i, thread);
   copies_commit();
   const uint32_t begin = __ldcg(a.turns);
@@ -181,18 +244,26 @@ __device__ __forceinline__ void exchange_all(const RingArguments& a, Shared& s) 
   for (int i = 0; i < turns.count + kLag - 1; ++i) {
     const int opening = i - kLag + 1;
     const uint32_t stamp = begin + opening;
-    Asked asked;
-    if (opening >= 0) asked.ask(a, stamp, warp, lane, owns);
     wait_here(shared_address(&s.mixed[i % 2]), i / 2 % 2);
-    if (i + kGains < turns.count) load_gains(a, s, turns.first + (i + kGains) * turns.step, i + kGains, thread);
-    copies_commit();
-    if (opening >= 0 && !asked.whole(stamp, owns)) asked.ask(a, stamp, warp, lane, owns);
-    if (i < turns.count) send(a, s, thread, i, begin + i);
-    if (opening < 0) continue;
-    for (int more = 0; !asked.whole(stamp, owns); ++more) {
-      if (more == kPatience) give_up();
-      asked.ask(a, stamp, warp, lane, owns);
+    if (i < turns.count) {
+      send(a, s, thread, i, begin + i);
+      rows.store_x(a, s, turns.first + i * turns.step, i);
     }
+    if (const int next = i + kNext; next < turns.count) {
+      const int tile = turns.first + next * turns.step;
+      bulk_stores_read<kLag + 1>();
+      if (next >= kStages_) rows.load_x(a, s, tile, next);
+      rows.load_y(a, s, tile, next);
+    }
+    if (i + Shared::kGains < turns.count) load_gains(a, s, turns.first + (i + Shared::kGains) * turns.step, i + Shared::kGains, thread);
+    copies_commit();
+    if (opening < 0) continue;
+    Asked asked;
+    int more = 0;
+    do {
+      if (++more == kPatience) give_up();
+      asked.ask(a, stamp, warp, lane, owns);
+    } while (!asked.whole(stamp, owns));
     open(a, s, asked, base, scale, warp, lane, opening, owns);
     copies_wait<2>();
     __syncwarp();
@@ -204,6 +275,7 @@ __device__ __forceinline__ void exchange_all(const RingArguments& a, Shared& s) 
       __syncwarp();
     }
   }
+  bulk_stores_read<0>();
   if (thread == 0 && atomicAdd(a.turns + 1, 1u) == gridDim.x - 1) {
     a.turns[0] = begin + (turns.tiles + turns.step - 1) / turns.step;
     a.turns[1] = 0;
@@ -215,8 +287,10 @@ template <int kTerms> __device__ __forceinline__ void boundary(const RingArgumen
   Shared& s = *reinterpret_cast<Shared*>(raw);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) barrier_init(shared_address(&s.mixed[i]), kMixing / 32), barrier_init(shared_address(&s.opened[i]), kExchanging / 32);
+    for (int i = 0; i < kStages_; ++i) barrier_init(shared_address(&s.full[i]), 2 * (kExchanging / 32));
     barrier_init_fence();
   }
+  __syncthreads();
   if (threadIdx.x < kMixing) {
     take_registers<kMixingRegisters>();
     mix_all<kTerms>(a, s);

@@ -77,13 +77,12 @@ def test_boundary_in_rings(
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "first", "exact", "lag"),
-    [(37, 4096, False, True, 2), (20, 4096, True, True, 3), (300, 256, False, False, 2)],
+    ("rows", "width", "first", "exact"),
+    [(37, 4096, False, True), (20, 4096, True, True), (300, 256, False, False)],
 )
-def test_boundary_with_the_exchange_apart(
-    monkeypatch: pytest.MonkeyPatch, rows: int, width: int, first: bool, exact: bool, lag: int
+def test_boundary_with_exchange_and_copies_apart(
+    monkeypatch: pytest.MonkeyPatch, rows: int, width: int, first: bool, exact: bool
 ) -> None:
-    monkeypatch.setattr(cuda_ring_apart, "LAG", lag)
     monkeypatch.setattr(cuda_ring, "_groups", lambda device: 1 if rows == 300 else 2)
     for cached in (cuda_ring_apart._kernel, cuda_ring._exchange):
         cached.cache_clear()
@@ -205,17 +204,19 @@ def test_recurrent_step(impl: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("impl", ["cuda_chain", "cuda_chunk", "cuda_chunk_fast", "cuda_stream", "cuda_stream_chunk"])
-@pytest.mark.parametrize("width", [2, 8])
-def test_verify(impl: str, dtype: torch.dtype, width: int) -> None:
+@pytest.mark.parametrize(("width", "snapshots"), [(2, False), (8, False), (3, True)])
+def test_verify(impl: str, dtype: torch.dtype, width: int, snapshots: bool) -> None:
     torch.manual_seed(7)
-    assert_agrees("kda_verify", impl, inputs.kda_verify("cpu", 3, width, 2, dtype, False), 6e-3)
+    assert_agrees("kda_verify", impl, inputs.kda_verify("cpu", 3, width, 2, dtype, snapshots), 6e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("impl", ["cuda_fold", "cuda_chunk", "cuda_fold_fast", "cuda_stream"])
-def test_commit(impl: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("impl", ["cuda_fold", "cuda_chunk", "cuda_fold_fast", "cuda_stream", "cuda_stream_chunk"])
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_commit(impl: str, dtype: torch.dtype, snapshots: bool) -> None:
     torch.manual_seed(8)
-    assert_agrees("kda_commit", impl, inputs.kda_commit("cpu", 4, 8, 2, 2, dtype), 2e-3)
+    call = inputs.kda_commit("cpu", 4, 8, 2, 2, dtype, snapshots=snapshots)
+    assert_agrees("kda_commit", impl, call, 0 if snapshots else 2e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -31,10 +31,11 @@ KDA_VARIANTS = tuple(
 
 PREFILL_VARIANTS = ("tilelang_prefill@tilelang_prefill.STAGES=1", "tilelang_prefill_q8@tilelang_prefill.STAGES=1")
 
+STREAM_VARIANTS = ("cuda_stream@cuda_stream.BLOCKS=3", "cuda_stream_chunk@cuda_stream_chunk.BLOCKS=2")
+
 RING_VARIANTS = (
     "cuda_ring@cuda_ring.QUICK=1",
     "cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",
-    "cuda_ring_apart@cuda_ring_apart.LAG=3",
 )
 
 
@@ -64,6 +65,7 @@ def shapes() -> Iterator[Shape]:
     """All of them, largest shares of a chunk or step first."""
     yield from _sparse()
     yield from _experts()
+    yield from _products()
     yield from _linear_attention()
     yield from _streams()
     yield from _index()
@@ -145,11 +147,41 @@ def _experts() -> Iterator[Shape]:
         (32768, 4096, 4096, ""),
         (32768, 4096, 1536, ""),
         (56, 4096, 4096, ""),
+        (8192, 16384, 1536, "P14 338-395 us"),
     ):
         yield Shape(
             "linear_fp8", ("deep_gemm", "triton_block"), f"{rows} x {outputs} x {width}",
             lambda r=rows, n=outputs, k=width: inputs.linear_fp8("cuda", r, n, k),
             rows * width + outputs * width + rows * outputs * 2, 2.0 * rows * outputs * width, FP8_RATE, anchor,
+        )  # fmt: skip
+
+
+def _products() -> Iterator[Shape]:
+    """Each grouped product by itself, and the products of unquantised weights."""
+    for rows, outputs, width, anchor, target in (
+        (65536, 2 * INNER, HIDDEN, "P1 1,900-1,985 us", 1759),
+        (65536, HIDDEN, INNER, "P2 950-990 us", 1050),
+        (2112, 2 * INNER, HIDDEN, "D1", 315),
+        (2112, HIDDEN, INNER, "D2", 160),
+    ):
+        yield Shape(
+            "moe", ("deep_gemm_contiguous",), f"grouped product, {rows} x {outputs} x {width}",
+            lambda r=rows, n=outputs, k=width: inputs.grouped_product("cuda", r, EXPERTS, n, k),
+            EXPERTS * outputs * width + rows * (width + 2 * outputs), 2.0 * rows * outputs * width, FP8_RATE, anchor,
+            target,
+        )  # fmt: skip
+    for rows, outputs, width, anchor, target in (
+        (1056, 6416, HIDDEN, "D6 70 us", 66),
+        (1056, HIDDEN, 2048, "D7 28 us", 25),
+        (32768, 6416, HIDDEN, "P4 2,130-2,540 us", 2200),
+        (32768, HIDDEN, 2048, "P5 724-745 us", 700),
+        (1056, 38720, HIDDEN, "D14", 430),
+    ):
+        yield Shape(
+            "linear", ("torch_matmul",), f"{rows} x {outputs} x {width}",
+            lambda r=rows, n=outputs, k=width: inputs.linear("cuda", r, n, k),
+            2 * (rows * width + outputs * width + rows * outputs), 2.0 * rows * outputs * width, BF16_RATE, anchor,
+            target,
         )  # fmt: skip
 
 
@@ -166,6 +198,10 @@ def _linear_attention() -> Iterator[Shape]:
             rows * HEADS * 128 * 2 * 5, 0.0, BF16_RATE, anchor, target, KDA_VARIANTS if len(lens) == 1 else (),
         )  # fmt: skip
     yield Shape(
+        "kda_chunk", inputs.KDA_CHUNK, "1 x 8192, 64 heads", lambda: inputs.kda_chunk("cuda", [8192], 0, 4 * HEADS),
+        8192 * 4 * HEADS * 128 * 2 * 5, 0.0, BF16_RATE, "P7 780-1,210 us", 900,
+    )  # fmt: skip
+    yield Shape(
         "kda_conv", ("cuda_fused", "cuda_unfused", "cuda_long"), "32768 x 6144",
         lambda: inputs.kda_conv("cuda", [32768], 0, HEADS),
         32768 * 6144 * 4, anchor="conv alone 316 us", target_us=210,
@@ -176,12 +212,21 @@ def _linear_attention() -> Iterator[Shape]:
             "kda_verify", inputs.KDA_VERIFY, f"132 x 8, 16 heads, {dtype}",
             lambda d=dtype: inputs.kda_verify("cuda",
             132, 8, HEADS, d),
-            132 * state, anchor="347 us with snapshots", target_us=60,
+            132 * state, anchor="347 us with snapshots", target_us=60, variants=STREAM_VARIANTS if size == 2 else (),
         )  # fmt: skip
         yield Shape(
             "kda_commit", inputs.KDA_COMMIT, f"132 x 7 of 8, 2 layers, {dtype}",
             lambda d=dtype: inputs.kda_commit("cuda", 132, 8, HEADS, 2, d, 7),
-            2 * 132 * state * 2, target_us=100,
+            2 * 132 * state * 2, target_us=100, variants=STREAM_VARIANTS if size == 2 else (),
+        )  # fmt: skip
+        yield Shape(  # what a commit by replay is measured against
+            "kda_verify", ("cuda_chain",), f"132 x 8, 16 heads, {dtype}, snapshots",
+            lambda d=dtype: inputs.kda_verify("cuda", 132, 8, HEADS, d, True), 9 * 132 * state,
+            anchor="347 us" if dtype == F32 else "",
+        )  # fmt: skip
+        yield Shape(
+            "kda_commit", ("cuda_fold",), f"132 x 7 of 8, 2 layers, {dtype}, from snapshots",
+            lambda d=dtype: inputs.kda_commit("cuda", 132, 8, HEADS, 2, d, 7, True), 2 * 132 * state * 2,
         )  # fmt: skip
         for requests in (56, 128):
             yield Shape(
@@ -269,12 +314,12 @@ def _rest() -> Iterator[Shape]:
     yield Shape(
         "rms_norm", ("triton_rows",), "32768 x 1536", lambda: inputs.rms_norm("cuda", 32768, 1536), 32768 * 1536 * 4
     )
-    for rows in (32768, 1056):
+    for rows, experts, top_k in ((32768, EXPERTS, 2), (1056, EXPERTS, 2), (8192, 4 * EXPERTS, 8)):
         yield Shape(
             "router",
             ("triton_router",),
-            f"{rows} x 72 x 4096",
-            lambda r=rows: inputs.router("cuda", r, EXPERTS, 2, HIDDEN, exact=True),
+            f"{rows} x {experts} x 4096",
+            lambda r=rows, e=experts, k=top_k: inputs.router("cuda", r, e, k, HIDDEN, exact=True),
             rows * HIDDEN * 2,
         )
     for kind in ("greedy", "top_p", "all"):

@@ -125,6 +125,19 @@ inline void bulk_load(uint32_t to, const void* from, int bytes, uint32_t barrier
   b.copies.push_back([=, &b] { std::memcpy(shared_pointer(to), from, bytes), b.bytes -= bytes; });
 }
 
+inline void bulk_store(void* to, uint32_t from, int bytes) {
+  if (from % 16 || reinterpret_cast<uintptr_t>(to) % 16 || bytes % 16 || bytes <= 0) std::fprintf(stderr, "a bulk store is not aligned\n"), std::abort();
+  self->store_groups.back().push_back([=] { std::memcpy(to, shared_pointer(from), bytes); });
+}
+inline void bulk_stores_commit() { self->store_groups.emplace_back(); }
+template <int kLeft> inline void bulk_stores_read() {  // as late as may be: what was overwritten before is seen
+  auto& groups = self->store_groups;
+  while (static_cast<int>(groups.size()) - 1 > kLeft) {
+    for (auto& store : groups.front()) store();
+    groups.erase(groups.begin());
+  }
+}
+
 inline uint32_t cluster_rank() { return self->block->rank; }
 inline void cluster_sync() { emulated::meet(machine.cluster_meeting, machine.cluster_alive); }
 inline uint32_t address_in(uint32_t address, uint32_t rank) {

@@ -84,7 +84,7 @@ struct Fiber {
   Block* block;
   int linear, lane;
   bool done = false;
-  std::vector<std::vector<std::function<void()>>> copy_groups{1};
+  std::vector<std::vector<std::function<void()>>> copy_groups{1}, store_groups{1};
   int cluster_generation = 0;
 };
 
