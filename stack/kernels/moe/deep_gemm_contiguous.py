@@ -57,11 +57,12 @@ def sorted_outputs(
     num_experts = gate_up.codes_NK.shape[0]
     align = 128 if ids_TK.numel() >= FULL_ROWS * num_experts else 64
     places = sort_by_expert(ids_TK, num_experts, align)
-    inner_MI2 = _product(scatter_quantized(x_TC, places), gate_up, places.layout_M, align)
-    return _product(swiglu_quant(inner_MI2, limit=limit), down, places.layout_M, align), places
+    inner_MI2 = grouped_product(scatter_quantized(x_TC, places), gate_up, places.layout_M, align)
+    return grouped_product(swiglu_quant(inner_MI2, limit=limit), down, places.layout_M, align), places
 
 
-def _product(x: QuantizedRows, weight: Fp8Weight, layout_M: Tensor, align: int) -> Tensor:
+def grouped_product(x: QuantizedRows, weight: Fp8Weight, layout_M: Tensor, align: int) -> Tensor:
+    """Each row times the weight [N, K] of its expert `layout_M`, [M, N] in BF16; `align` rows in a row share one."""
     import deep_gemm
     from deep_gemm.utils import layout
 

@@ -99,7 +99,7 @@ def check_rows(check: Check, impls: set[str]) -> list[dict[str, Any]]:
                 want = run(function(check.op, "reference", call.function), bound(call, "reference"), "cpu")
             held = bound(call, impl)
             with chosen(check.op, variant) as keywords:
-                with_keywords = Call(held.args, held.kwargs | keywords, held.outputs)
+                with_keywords = Call(held.args, held.kwargs | keywords, held.outputs, written=held.written)
                 got = run(function(check.op, impl, call.function), with_keywords, "cuda")
             torch.cuda.synchronize()
             errors = [distance(a, b) for a, b in zip(got, want, strict=True)]
@@ -170,7 +170,7 @@ def bound(call: Call, impl: str) -> Call:
         for name, choice in INNER_OPS.items()
         if name in call.kwargs
     }
-    return Call(call.args, call.kwargs | inner, call.outputs, call.function)
+    return Call(call.args, call.kwargs | inner, call.outputs, call.function, call.written)
 
 
 def line(row: dict[str, Any]) -> str:

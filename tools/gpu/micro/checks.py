@@ -165,6 +165,13 @@ def _linear_attention() -> Iterator[Check]:
             lambda d=dtype: inputs.kda_commit("cpu", 7, 8, 4, 2, d),
             2e-3,
         )
+        yield Check(  # windows and states are copied
+            "kda_commit",
+            inputs.KDA_COMMIT,
+            f"7 x 4 {dtype} from snapshots",
+            lambda d=dtype: inputs.kda_commit("cpu", 7, 4, 4, 2, d, snapshots=True),
+            0,
+        )
 
 
 def _index() -> Iterator[Check]:

@@ -100,4 +100,4 @@ def run(function: Any, call: Call, device: str) -> list[Tensor]:
     kwargs = copy.copy(kwargs)
     with poisoned():
         result = function(*args, **kwargs)
-    return tensors(result) + call.outputs(args)
+    return tensors(result) + call.outputs(args) + [kwargs[name] for name in call.written]

@@ -37,6 +37,8 @@ class Call:
     kwargs: dict[str, Any] = field(default_factory=dict)
     outputs: Callable[[list[Any]], list[Tensor]] = lambda args: []
     function: str = ""
+    written: tuple[str, ...] = ()
+    """Keyword arguments that the op writes, too."""
 
 
 def strided(rows: int, width: int, device: str, extra: int = 64) -> Tensor:
@@ -197,6 +199,15 @@ def moe(
     return Call([x, ids, weights, stacked], {"limit": 10.0, "swiglu_quant": swiglu_quant})
 
 
+def grouped_product(device: str, rows: int, experts: int, outputs: int, width: int) -> Call:
+    """Rows that came to random experts, each expert's padded to 128 where there are many, to 64 where not."""
+    align = 128 if rows >= 192 * experts else 64
+    count = torch.bincount(torch.randint(experts, (rows,)), minlength=experts)
+    layout = torch.repeat_interleave(torch.arange(experts, dtype=I32), -(-count // align) * align).to(device)
+    args = [quantized(len(layout), width, device), fp8_weight(experts, outputs, width, device=device), layout, align]
+    return Call(args, function="grouped_product")
+
+
 def mhc_boundary(device: str, rows: int, width: int, first: bool = False, bf16_fn: bool = False) -> Call:
     """Streams, a pending output and a site's parameters."""
     fn = torch.randn(24, 4 * width, device=device) * 0.02
@@ -331,13 +342,21 @@ def kda_verify(device: str, requests: int, width: int, heads: int, dtype: torch.
         ring,
     ]
     options = {"width": width, "lower_bound": -5.0, "snapshots_NWHKV": kept}
-    return Call(args, options, lambda args: [args[6], args[7], *ring_tensors(args[10])])
+    written = ("snapshots_NWHKV",) if snapshots else ()
+    return Call(args, options, lambda args: [args[6], args[7], *ring_tensors(args[10])], written=written)
 
 
 def kda_commit(
-    device: str, requests: int, width: int, heads: int, layers: int, dtype: torch.dtype, accepted: int | None = None
+    device: str,
+    requests: int,
+    width: int,
+    heads: int,
+    layers: int,
+    dtype: torch.dtype,
+    accepted: int | None = None,
+    snapshots: bool = False,
 ) -> Call:
-    """A filled ring and how many rows of it each request keeps."""
+    """A filled ring and how many rows of it each request keeps; `snapshots`: states after each row lie there."""
     state, conv = kda_memory(device, requests + 1, heads, layers, dtype)
     slot = torch.randperm(requests, device=device).to(I32) + 1
     slot[-1] = 0
@@ -350,7 +369,9 @@ def kda_commit(
     count = torch.randint(0, width + 1, (requests,), device=device, dtype=I32)
     if accepted is not None:
         count.fill_(accepted)
-    return Call([state, conv, ring, slot, entry, count], {}, lambda args: [args[0], args[1]])
+    shape = (layers, requests + 1, width, heads, 128, 128)
+    kept = {"snapshots_LNWHKV": torch.randn(shape, device=device).to(dtype)} if snapshots else {}
+    return Call([state, conv, ring, slot, entry, count], kept, lambda args: [args[0], args[1]])
 
 
 def index_write(

@@ -56,11 +56,11 @@ def _replayed(check: Check, impl: str, drawn: list[Call]) -> dict[str, str]:
         results: list[Any] = []
         graph = capture(lambda: results.append(run_once(*args, **kwargs)))
         for call in fresh:
-            call = Call(*with_parameters((call.args, call.kwargs), (args, kwargs)), call.outputs)
+            call = Call(*with_parameters((call.args, call.kwargs), (args, kwargs)), call.outputs, written=call.written)
             overwrite((args, kwargs), move((list(call.args), dict(call.kwargs)), "cuda"), poison=tensors(results[-1]))
             graph.replay()
             torch.cuda.synchronize()
-            got = tensors(results[-1]) + first.outputs(args)
+            got = tensors(results[-1]) + first.outputs(args) + [kwargs[name] for name in first.written]
             want = run(run_once, call, "cuda")
             if equal_bits(got, want):
                 continue
