@@ -101,8 +101,8 @@ def halves(material: Material) -> Table:
     return Table(
         name="integrated_halves",
         title="Between the halves",
-        caption="Hand-off: from prefill's last chunk to decode having the request; the decode instance takes arrivals in "
-        "between two steps, so waiting for its step to end is part of it. Running: median over decode "
+        caption="Hand-off: from prefill's last chunk to decode having the request; the decode instance takes arrivals "
+        "in between two steps, so waiting for a step's end is part of it. Running: median over decode "
         "steps. Idle: share of the windows' middle three fifths in which a half's devices ran no step. Pages over "
         "Lp + N x Ls: mean pages in use on the decode instance over shared whole pages once and N times the rest.",
         frame=pd.DataFrame(rows),
