@@ -177,8 +177,9 @@ struct Asked {
 };
 
 // Asks for state and rows of a turn of a verify, (request, head) in this order.
-template <typename Shared> __device__ __forceinline__ Asked fetch_turn(Shared& s, const StepArguments& a, int turn, int turns) {
-  const int warp = threadIdx.x / 32, request = turn / a.num_heads, head = turn % a.num_heads;
+template <typename Shared> __device__ __forceinline__ Asked fetch_turn(Shared& s, const StepArguments& a, unsigned turn, unsigned turns) {
+  const int warp = threadIdx.x / 32;
+  const unsigned heads = a.num_heads, request = turn / heads, head = turn - request * heads;
   const int64_t row_size = static_cast<int64_t>(a.num_heads) * kD;
   Asked asked{0, 0.f};
   if (turn < turns && a.entry[request] != 0) asked.slot = a.slot[request];
@@ -206,12 +207,13 @@ template <typename T> struct ChainShared {
 template <typename State> __device__ __forceinline__ void chain(const StepArguments& a, int requests) {
   extern __shared__ __align__(16) uint8_t raw_shared[];
   ChainShared<State>& s = *reinterpret_cast<ChainShared<State>*>(raw_shared);
-  const int warp = threadIdx.x / 32, turns = requests * a.num_heads, width = a.width;
+  const int warp = threadIdx.x / 32, width = a.width;
+  const unsigned turns = requests * a.num_heads;
   const int64_t row_size = static_cast<int64_t>(a.num_heads) * kD;
   const Place at = place();
   Asked next = fetch_turn(s, a, blockIdx.x, turns);
 #pragma unroll 1
-  for (int turn = blockIdx.x; turn < turns; turn += gridDim.x) {
+  for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
     copies_wait<0>();
     __syncthreads();
     const bool live = next.slot != 0;
@@ -223,7 +225,7 @@ template <typename State> __device__ __forceinline__ void chain(const StepArgume
     __syncthreads();
     next = fetch_turn(s, a, turn + gridDim.x, turns);
     if (!live) continue;
-    const int request = turn / a.num_heads, head = turn % a.num_heads;
+    const unsigned heads = a.num_heads, request = turn / heads, head = turn - request * heads;
     BF16* mine = static_cast<BF16*>(a.out) + static_cast<int64_t>(request) * width * row_size + head * kD + at.owned;
 #pragma unroll 1
     for (int w = 0; w < width; ++w) {
@@ -235,9 +237,9 @@ template <typename State> __device__ __forceinline__ void chain(const StepArgume
 
 constexpr int kRow = kD + 8;  // of fragments: eight rows in different banks
 
-// Rows as operands of matrix products, each value as two BF16 terms. E is the product of decays up to a row.
-struct Operands {
-  __align__(16) BF16 high[16][kRow], low[16][kRow];  // k_t E_t, then q_t E_t
+// Rows as operands of matrix products, each value as two BF16 terms. E is the product of decays up to a row, E_a that of all rows.
+template <int kLeft> struct Operands {
+  __align__(16) BF16 high[kLeft][kRow], low[kLeft][kRow];  // k_t E_t, then, of sixteen, q_t E_t
   __align__(16) BF16 inverse_high[kMaxRows][kRow], inverse_low[kMaxRows][kRow];  // k_s / E_s
 };
 
@@ -245,7 +247,7 @@ template <typename T> struct ChunkShared {
   using State = T;
   Stage<State, true> stage;
   RawRows raw;
-  Operands of;
+  Operands<16> of;
   float pairs[kThreads / 32][16][kMaxRows];  // k_t . k_s E_t / E_s, then q_t . k_s E_t / E_s, by sixteen keys
   float beta[kMaxRows];
 };
@@ -264,41 +266,56 @@ __device__ __forceinline__ float4 roughly_normed(float4 x, float scale) {
   return make_float4(x.x * gain, x.y * gain, x.z * gain, x.w * gain);
 }
 
-// Warp w turns row w into operands; rows beyond the last become zeros.
-__device__ __forceinline__ void ready_operands(Operands& of, const RawRows& raw, int count, float scale) {
-  const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float4 log = make_float4(0.f, 0.f, 0.f, 0.f), k = log, q = log;
-#pragma unroll
-  for (int before = 0; before < kMaxRows; ++before)
-    if (before <= w && before < count) {
-      const float4 g = load4(raw.g[before] + lane * 4);
-      log.x += g.x, log.y += g.y, log.z += g.z, log.w += g.w;
-    }
-  if (w < count) k = roughly_normed(load4(raw.k[w] + lane * 4), 1.f), q = roughly_normed(load4(raw.q[w] + lane * 4), scale);
-  constexpr float kLog2 = 1.4426950408889634f;
-  const float4 down = make_float4(fast_exp2(log.x * kLog2), fast_exp2(log.y * kLog2), fast_exp2(log.z * kLog2), fast_exp2(log.w * kLog2));
-  const float4 up = make_float4(fast_exp2(log.x * -kLog2), fast_exp2(log.y * -kLog2), fast_exp2(log.z * -kLog2), fast_exp2(log.w * -kLog2));
-  store_terms(of.high[w] + lane * 4, of.low[w] + lane * 4, k, down);
-  store_terms(of.high[8 + w] + lane * 4, of.low[8 + w] + lane * 4, q, down);
-  store_terms(of.inverse_high[w] + lane * 4, of.inverse_low[w] + lane * 4, k, up);
+__device__ __forceinline__ float4 raised(float4 log, float times) {
+  times *= 1.4426950408889634f;
+  return make_float4(fast_exp2(log.x * times), fast_exp2(log.y * times), fast_exp2(log.z * times), fast_exp2(log.w * times));
 }
 
-// The left operand of keys 16 step .. 16 step + 15.
-__device__ __forceinline__ void load_left(uint32_t (&r)[4], const BF16 (&rows)[16][kRow], int step) {
-  const int lane = threadIdx.x % 32;
-  ldmatrix(r, shared_address(&rows[lane % 16][step * 16 + lane / 16 * 8]));
+__device__ __forceinline__ void add(float4& to, float4 x) { to.x += x.x, to.y += x.y, to.z += x.z, to.w += x.w; }
+
+// Warp w turns row w into operands; rows beyond the last become zeros. Gives k and what the decays of the rows behind add up to, for channels 4 lane ..
+// 4 lane + 3, and through `log` the sum up to row w.
+template <int kLeft> __device__ __forceinline__ float4 ready_operands(Operands<kLeft>& of, const RawRows& raw, int count, float scale, float4& log, float4& behind) {
+  const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float4 k = make_float4(0.f, 0.f, 0.f, 0.f), q = k;
+  log = behind = k;
+#pragma unroll
+  for (int row = 0; row < kMaxRows; ++row)
+    if (row < count && row <= w) add(log, load4(raw.g[row] + lane * 4));
+    else if (row < count && kLeft == 8) add(behind, load4(raw.g[row] + lane * 4));
+  if (w < count) {
+    k = roughly_normed(load4(raw.k[w] + lane * 4), 1.f);
+    if constexpr (kLeft == 16) q = roughly_normed(load4(raw.q[w] + lane * 4), scale);
+  }
+  const float4 down = raised(log, 1.f);
+  store_terms(of.high[w] + lane * 4, of.low[w] + lane * 4, k, down);
+  if constexpr (kLeft == 16) store_terms(of.high[8 + w] + lane * 4, of.low[8 + w] + lane * 4, q, down);
+  store_terms(of.inverse_high[w] + lane * 4, of.inverse_low[w] + lane * 4, k, raised(log, -1.f));
+  return k;
+}
+
+// The left operand's two terms for keys 16 step .. 16 step + 15; of eight rows, the other eight are zeros.
+__device__ __forceinline__ void load_left(uint32_t (&high)[4], uint32_t (&low)[4], const Operands<16>& of, int step) {
+  const int lane = threadIdx.x % 32, column = step * 16 + lane / 16 * 8;
+  ldmatrix(high, shared_address(&of.high[lane % 16][column])), ldmatrix(low, shared_address(&of.low[lane % 16][column]));
+}
+__device__ __forceinline__ void load_left(uint32_t (&high)[4], uint32_t (&low)[4], const Operands<8>& of, int step) {
+  const int lane = threadIdx.x % 32, column = step * 16 + lane / 8 % 2 * 8;
+  uint32_t r[4];
+  ldmatrix(r, shared_address(lane < 16 ? &of.high[lane % 8][column] : &of.low[lane % 8][column]));
+  high[0] = r[0], high[1] = 0, high[2] = r[1], high[3] = 0, low[0] = r[2], low[1] = 0, low[2] = r[3], low[3] = 0;
 }
 
 __device__ __forceinline__ uint32_t two(const BF16* at) { return *reinterpret_cast<const uint32_t*>(at); }
 
-// What rows read of the state, 16 rows by the warp's 16 columns: one product on the tensor cores.
-__device__ __forceinline__ void read_state(float (&seen)[2][4], const Operands& of, const Stage<BF16, true>& stage) {
+// What rows read of the state, in the warp's 16 columns: one product on the tensor cores.
+template <int kLeft> __device__ __forceinline__ void read_state(float (&seen)[2][4], const Operands<kLeft>& of, const Stage<BF16, true>& stage) {
   const int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 2 + lane / 16, row = lane % 16;
   const uint32_t from = shared_address(stage.values + (row * stage.kPieces + (column ^ (row & 7))) * 8);
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
     uint32_t high[4], low[4], b[4];
-    load_left(high, of.high, step), load_left(low, of.low, step);
+    load_left(high, low, of, step);
     ldmatrix_t(b, from + step * 16 * kD * 2);
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) mma_bf16(seen[tile], low, b[2 * tile], b[2 * tile + 1]);
@@ -306,12 +323,12 @@ __device__ __forceinline__ void read_state(float (&seen)[2][4], const Operands& 
     for (int tile = 0; tile < 2; ++tile) mma_bf16(seen[tile], high, b[2 * tile], b[2 * tile + 1]);
   }
 }
-__device__ __forceinline__ void read_state(float (&seen)[2][4], const Operands& of, const Stage<float, true>& stage) {
+template <int kLeft> __device__ __forceinline__ void read_state(float (&seen)[2][4], const Operands<kLeft>& of, const Stage<float, true>& stage) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
     uint32_t high[4], low[4];
-    load_left(high, of.high, step), load_left(low, of.low, step);
+    load_left(high, low, of, step);
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
       const int column = threadIdx.x / 32 * 16 + tile * 8 + g;
@@ -324,19 +341,19 @@ __device__ __forceinline__ void read_state(float (&seen)[2][4], const Operands& 
 }
 
 // What rows read of each other, for sixteen keys a warp.
-__device__ __forceinline__ void multiply_pairs(float (&pairs)[16][kMaxRows], const Operands& of) {
+template <int kLeft> __device__ __forceinline__ void multiply_pairs(float (&pairs)[kLeft][kMaxRows], const Operands<kLeft>& of) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, at = warp * 16 + 2 * t;
   uint32_t high[4], low[4];
   float sum[4] = {};
-  load_left(high, of.high, warp), load_left(low, of.low, warp);
+  load_left(high, low, of, warp);
   const uint32_t b0 = two(of.inverse_high[g] + at), b1 = two(of.inverse_high[g] + at + 8);
   mma_bf16(sum, low, b0, b1), mma_bf16(sum, high, two(of.inverse_low[g] + at), two(of.inverse_low[g] + at + 8)), mma_bf16(sum, high, b0, b1);
   *reinterpret_cast<float2*>(&pairs[g][2 * t]) = make_float2(sum[0], sum[1]);
-  *reinterpret_cast<float2*>(&pairs[8 + g][2 * t]) = make_float2(sum[2], sum[3]);
+  if constexpr (kLeft == 16) *reinterpret_cast<float2*>(&pairs[8 + g][2 * t]) = make_float2(sum[2], sum[3]);
 }
 
-// A lane's row g of a sum of the pairs that is zero on and above the diagonal (above it for outputs): columns 2t and 2t + 1.
-__device__ __forceinline__ void sum_pairs(float (&sum)[2], const float (&pairs)[kThreads / 32][16][kMaxRows], bool of_outputs) {
+// A lane's row g of the sum of the pairs, zero on and above the diagonal (above it for outputs): columns 2t and 2t + 1.
+template <int kLeft> __device__ __forceinline__ void sum_pairs(float (&sum)[2], const float (&pairs)[kThreads / 32][kLeft][kMaxRows], bool of_outputs) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   sum[0] = sum[1] = 0.f;
 #pragma unroll
@@ -354,18 +371,20 @@ __device__ __forceinline__ void sum_pairs(float (&sum)[2], const float (&pairs)[
 template <typename State> __device__ __forceinline__ void chunk(const StepArguments& a, int requests) {
   extern __shared__ __align__(16) uint8_t raw_shared[];
   ChunkShared<State>& s = *reinterpret_cast<ChunkShared<State>*>(raw_shared);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, turns = requests * a.num_heads, width = a.width;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, width = a.width;
+  const unsigned turns = requests * a.num_heads;
   const int64_t row_size = static_cast<int64_t>(a.num_heads) * kD;
   Asked next = fetch_turn(s, a, blockIdx.x, turns);
 #pragma unroll 1
-  for (int turn = blockIdx.x; turn < turns; turn += gridDim.x) {
+  for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
     copies_wait<0>();
     __syncthreads();
     const bool live = next.slot != 0;
     float seen[2][4] = {};
     float left[4] = {};
     if (live) {
-      ready_operands(s.of, s.raw, width, a.scale);
+      float4 log, behind;
+      ready_operands(s.of, s.raw, width, a.scale, log, behind);
       if (lane == 0) s.beta[warp] = next.beta;
       if (g < width) {
 #pragma unroll
@@ -394,7 +413,7 @@ template <typename State> __device__ __forceinline__ void chunk(const StepArgume
         left[c] -= update * u, o[c] += output * u;
       }
     }
-    const int request = turn / a.num_heads, head = turn % a.num_heads;
+    const unsigned heads = a.num_heads, request = turn / heads, head = turn - request * heads;
     if (g < width) {
       BF16* mine = static_cast<BF16*>(a.out) + (static_cast<int64_t>(request) * width + g) * row_size + head * kD + warp * 16 + 2 * t;
 #pragma unroll
@@ -403,81 +422,200 @@ template <typename State> __device__ __forceinline__ void chunk(const StepArgume
   }
 }
 
-template <typename State> struct FoldShared {
+constexpr int kWindowPieces = 3 * 3 * kD / 8;  // of 16 bytes
+
+// The ends of the convolution's inputs: the last three accepted rows, and the window that they replace.
+struct Ends {
+  __align__(16) BF16 inputs[3 * 3 * kD], window[3 * kD * 3];
+};
+
+template <typename T> struct FoldShared {
+  using State = T;
   Stage<State, false> stage;
   RawRows raw;
+  Ends ends;
   Row rows[kMaxRows];
-  __align__(16) BF16 inputs[3 * 3 * kD];  // the last three rows of the convolution's inputs
-  __align__(16) BF16 window[3 * kD * 3];
+  int64_t state_at, window_at;  // of what is asked for
 };
+
+// What a block has asked for: how many rows are accepted, or 0 where there is nothing to do, and beta of the row of this warp.
+struct Folded {
+  int accepted;
+  float beta;
+};
+
+// Asks for state, rows and ends of a turn of a fold, (request, layer, head) in this order.
+template <typename Shared> __device__ __forceinline__ Folded fetch_fold(Shared& s, const FoldArguments& a, unsigned layers, unsigned turn, unsigned turns) {
+  const int warp = threadIdx.x / 32, piece = threadIdx.x;
+  Folded asked{0, 0.f};
+  if (turn < turns) {
+    const unsigned heads = a.num_heads, whole = turn / heads, head = turn - whole * heads, request = whole / layers, layer = whole - request * layers;
+    const int64_t slot = a.slot[request], entry = a.entry[request];
+    if (slot != 0 && entry != 0) asked.accepted = max(0, a.accepted[request]);
+    if (asked.accepted > 0) {
+      const int64_t state = slot * a.state_slot + head * a.state_head + layer * a.state_layer, window = slot * a.conv_slot + head * a.conv_head + layer * a.conv_layer;
+      if (threadIdx.x == 0) s.state_at = state, s.window_at = window;
+      s.stage.fetch(static_cast<const typename Shared::State*>(a.state) + state);
+      if (warp < asked.accepted) {
+        const int64_t at_k = layer * a.k_layer + entry * a.k_entry + warp * a.k_row + head * kD;
+        fetch_row(s.raw, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + layer * a.g_layer + entry * a.g_entry + warp * a.g_row + head * kD, nullptr);
+        asked.beta = a.ring_beta[layer * a.beta_layer + entry * a.beta_entry + warp * a.beta_row + head];
+      }
+      if (piece < kWindowPieces) {
+        const int row = asked.accepted - 3 + piece / 48;
+        const unsigned part = piece / 16 % 3;
+        if (row >= 0)
+          copy16(shared_address(s.ends.inputs + piece * 8), static_cast<const BF16*>(a.ring_x) + layer * a.x_layer + entry * a.x_entry + row * a.x_row + (part * heads + head) * kD + piece % 16 * 8, true);
+        if (asked.accepted < 3) copy16(shared_address(s.ends.window + piece * 8), static_cast<const BF16*>(a.conv) + window + piece * 8, true);
+      }
+    }
+  }
+  copies_commit();
+  return asked;
+}
+
+// The window becomes the three inputs that end at the last accepted row.
+__device__ __forceinline__ void replace_window(BF16* window, const Ends& ends, int accepted) {
+  if (threadIdx.x >= kWindowPieces) return;
+  const auto* inputs = reinterpret_cast<const uint16_t*>(ends.inputs);
+  const auto* old = reinterpret_cast<const uint16_t*>(ends.window) + accepted;
+  const auto value = [&](unsigned i) { return static_cast<uint32_t>(accepted + static_cast<int>(i % 3) < 3 ? old[i] : inputs[i % 3 * 3 * kD + i / 3]); };
+  const unsigned first = threadIdx.x * 8;
+  *reinterpret_cast<uint4*>(window + first) = make_uint4(value(first) | value(first + 1) << 16, value(first + 2) | value(first + 3) << 16,
+                                                         value(first + 4) | value(first + 5) << 16, value(first + 6) | value(first + 7) << 16);
+}
 
 // Blocks walk over (request, layer, head).
 template <typename State> __device__ __forceinline__ void fold(const FoldArguments& a, int layers, int requests) {
   extern __shared__ __align__(16) uint8_t raw_shared[];
   FoldShared<State>& s = *reinterpret_cast<FoldShared<State>*>(raw_shared);
-  constexpr int kPieces = 3 * 3 * kD / 8;  // of a window, 16 bytes each
-  const int warp = threadIdx.x / 32, each = layers * a.num_heads, turns = requests * each, stride = gridDim.x;
+  const int warp = threadIdx.x / 32;
+  const unsigned turns = requests * layers * a.num_heads;
   const Place at = place();
-  float next_beta = 0.f;
-
-  const auto state_of = [&](int slot, int layer, int head) { return static_cast<State*>(a.state) + slot * a.state_slot + head * a.state_head + layer * a.state_layer; };
-  const auto window_of = [&](int slot, int layer, int head) {
-    return static_cast<BF16*>(a.conv) + slot * a.conv_slot + head * a.conv_head + layer * a.conv_layer;
-  };
-  // Gives how many rows of a turn are accepted; 0 where there is nothing to do.
-  const auto fetch = [&](int turn) {
-    int accepted = 0;
-    if (turn < turns) {
-      const int request = turn / each, layer = turn % each / a.num_heads, head = turn % a.num_heads, slot = a.slot[request], entry = a.entry[request];
-      accepted = slot == 0 || entry == 0 ? 0 : max(0, a.accepted[request]);
-      if (accepted > 0) {
-        s.stage.fetch(state_of(slot, layer, head));
-        if (warp < accepted) {
-          const int64_t at_k = layer * a.k_layer + entry * a.k_entry + warp * a.k_row + head * kD;
-          fetch_row(s.raw, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k,
-                    a.ring_g + layer * a.g_layer + entry * a.g_entry + warp * a.g_row + head * kD, nullptr);
-          next_beta = a.ring_beta[layer * a.beta_layer + entry * a.beta_entry + warp * a.beta_row + head];
-        }
-        if (threadIdx.x < kPieces) {
-          const int piece = threadIdx.x, row = accepted - 3 + piece / 48, part = piece / 16 % 3;
-          if (row >= 0)
-            copy16(shared_address(s.inputs + piece * 8),
-                   static_cast<const BF16*>(a.ring_x) + layer * a.x_layer + entry * a.x_entry + row * a.x_row + (part * static_cast<int64_t>(a.num_heads) + head) * kD + piece % 16 * 8, true);
-          if (accepted < 3) copy16(shared_address(s.window + piece * 8), window_of(slot, layer, head) + piece * 8, true);
-        }
-      }
-    }
-    copies_commit();
-    return accepted;
-  };
-
-  int next = fetch(blockIdx.x);
+  Folded next = fetch_fold(s, a, layers, blockIdx.x, turns);
 #pragma unroll 1
-  for (int turn = blockIdx.x; turn < turns; turn += stride) {
+  for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
     copies_wait<0>();
     __syncthreads();
-    const int accepted = next, request = turn / each, layer = turn % each / a.num_heads, head = turn % a.num_heads;
-    const int slot = accepted > 0 ? a.slot[request] : 0;
+    const int accepted = next.accepted;
+    State* to = static_cast<State*>(a.state) + s.state_at;
     float state[kKeys][4];
     if (accepted > 0) {
-      if (warp < accepted) ready_row<false>(s.rows[warp], s.raw, next_beta, 1.f);
+      if (warp < accepted) ready_row<false>(s.rows[warp], s.raw, next.beta, 1.f);
       s.stage.take(state, at);
-      if (threadIdx.x < kPieces) {  // the window becomes the three inputs that end at the last accepted row
-        __align__(16) BF16 eight[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const int value = threadIdx.x * 8 + i, channel = value / 3, tap = value % 3, row = accepted + tap - 3;
-          eight[i] = row < 0 ? s.window[value + accepted] : s.inputs[tap * 3 * kD + channel];
-        }
-        *reinterpret_cast<uint4*>(window_of(slot, layer, head) + threadIdx.x * 8) = *reinterpret_cast<const uint4*>(eight);
-      }
+      replace_window(static_cast<BF16*>(a.conv) + s.window_at, s.ends, accepted);
     }
     __syncthreads();
-    next = fetch(turn + stride);
+    next = fetch_fold(s, a, layers, turn + gridDim.x, turns);
     if (accepted == 0) continue;
 #pragma unroll 1
     for (int w = 0; w < accepted; ++w) step<false>(state, s.rows[w], at);
-    store_state(state, state_of(slot, layer, head), at);
+    store_state(state, to, at);
+  }
+}
+
+template <typename T> struct ChunkFoldShared {
+  using State = T;
+  Stage<State, true> stage;
+  RawRows raw;
+  Ends ends;
+  Operands<8> of;
+  __align__(16) BF16 last_high[kMaxRows][kRow], last_low[kMaxRows][kRow];  // k_s E_a / E_s
+  __align__(16) BF16 update_high[kThreads / 32][2][kMaxRows][8], update_low[kThreads / 32][2][kMaxRows][8];  // u of a warp's columns, four lanes' pairs a tile
+  float pairs[kThreads / 32][8][kMaxRows];
+  float end[kD];  // E_a
+  float beta[kMaxRows];
+  int64_t state_at, window_at;  // of what is asked for
+};
+
+// Columns 4t .. 4t + 3 of a warp's sixteen in a row of the stage.
+__device__ __forceinline__ float4 staged(const Stage<BF16, true>& stage, int row, int column) {
+  return load4(stage.values + row * kD + ((column / 8) ^ stage.exchange(row)) * 8 + column % 8);
+}
+__device__ __forceinline__ float4 staged(const Stage<float, true>& stage, int row, int column) { return load4(stage.values + row * kD + ((column / 4) ^ stage.exchange(row)) * 4); }
+
+// S <- E_a S + sum_s (k_s E_a / E_s) u_s' for a warp's sixteen columns, sixteen keys a product: its depth is eight rows in two terms. Column 4t + 2 tile + i
+// of the state is column 2t + i of a tile, so that a lane stores four neighbours.
+template <typename State> __device__ __forceinline__ void add_updates(State* to, const ChunkFoldShared<State>& s) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, column = warp * 16 + 4 * t;
+  uint32_t u[4];  // high of both tiles, low of both
+  ldmatrix_t(u, shared_address(lane < 16 ? s.update_high[warp][lane / 8][lane % 8] : s.update_low[warp][lane / 8 % 2][lane % 8]));
+#pragma unroll 2
+  for (int keys = 0; keys < kD; keys += 16) {
+    uint32_t k[4];
+    const int at = keys + lane / 8 % 2 * 8;
+    ldmatrix_t(k, shared_address(lane < 16 ? &s.last_high[lane % 8][at] : &s.last_low[lane % 8][at]));
+    float sum[2][4];
+    const float gain[2] = {s.end[keys + g], s.end[keys + g + 8]};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float4 old = staged(s.stage, keys + g + half * 8, column);
+      sum[0][2 * half] = gain[half] * old.x, sum[0][2 * half + 1] = gain[half] * old.y, sum[1][2 * half] = gain[half] * old.z, sum[1][2 * half + 1] = gain[half] * old.w;
+    }
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) mma_bf16(sum[tile], k, u[2 + tile], 0), mma_bf16(sum[tile], k, u[tile], u[tile]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      store4(to + (keys + g + half * 8) * kD + column, make_float4(sum[0][2 * half], sum[0][2 * half + 1], sum[1][2 * half], sum[1][2 * half + 1]));
+  }
+}
+
+// The fold as one update of rank `accepted`, with u as in `chunk`.
+template <typename State> __device__ __forceinline__ void chunk_fold(const FoldArguments& a, int layers, int requests) {
+  extern __shared__ __align__(16) uint8_t raw_shared[];
+  ChunkFoldShared<State>& s = *reinterpret_cast<ChunkFoldShared<State>*>(raw_shared);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const unsigned turns = requests * layers * a.num_heads;
+  Folded next = fetch_fold(s, a, layers, blockIdx.x, turns);
+#pragma unroll 1
+  for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
+    copies_wait<0>();
+    __syncthreads();
+    const int accepted = next.accepted;
+    const bool live = accepted > 0;
+    float seen[2][4] = {}, left[4] = {};
+    if (live) {
+      float4 log, behind;
+      const float4 k = ready_operands(s.of, s.raw, accepted, 1.f, log, behind);
+      store_terms(s.last_high[warp] + lane * 4, s.last_low[warp] + lane * 4, k, raised(behind, 1.f));
+      if (warp == 0) add(log, behind), *reinterpret_cast<float4*>(s.end + lane * 4) = raised(log, 1.f);
+      if (lane == 0) s.beta[warp] = next.beta;
+      if (g < accepted) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) left[c] = to_float(s.raw.v[g][warp * 16 + c / 2 * 8 + 2 * t + c % 2]);
+      }
+      replace_window(static_cast<BF16*>(a.conv) + s.window_at, s.ends, accepted);
+    }
+    __syncthreads();
+    if (live) {
+      multiply_pairs(s.pairs[warp], s.of);
+      read_state(seen, s.of, s.stage);
+    }
+    __syncthreads();
+    if (live) {
+      float of_updates[2];
+      sum_pairs(of_updates, s.pairs, false);
+      const float beta = g < accepted ? s.beta[g] : 0.f;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) left[c] -= seen[c / 2][c % 2];
+#pragma unroll
+      for (int row = 0; row < kMaxRows - 1; ++row) {
+        const float update = __shfl_sync(~0u, of_updates[row % 2], g * 4 + row / 2);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) left[c] -= update * __shfl_sync(~0u, beta * left[c], row * 4 + t);
+      }
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {  // columns 8 tile + 2t + i of the sixteen, where `add_updates` wants them
+        uint32_t high, low;
+        halves(beta * left[2 * tile], beta * left[2 * tile + 1], high, low);
+        const int place = (8 * tile + 2 * t) / 4 * 2;
+        *reinterpret_cast<uint32_t*>(&s.update_high[warp][t % 2][g][place]) = high, *reinterpret_cast<uint32_t*>(&s.update_low[warp][t % 2][g][place]) = low;
+      }
+      __syncwarp();
+      add_updates(static_cast<State*>(a.state) + s.state_at, s);
+    }
+    __syncthreads();
+    next = fetch_fold(s, a, layers, turn + gridDim.x, turns);
   }
 }
 
@@ -494,6 +632,9 @@ extern "C" __global__ void __launch_bounds__(128) kda_spread_rows(const __grid_c
   }                                                                                                                                               \
   extern "C" __global__ void __launch_bounds__(kThreads, KDA_BLOCKS) kda_stream_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
     fold<State>(a, layers, requests);                                                                                                             \
+  }                                                                                                                                               \
+  extern "C" __global__ void __launch_bounds__(kThreads, sizeof(State) == 4 ? 2 : KDA_CHUNK_BLOCKS) kda_stream_chunk_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
+    chunk_fold<State>(a, layers, requests);                                                                                                       \
   }
 
 ENTRIES(f32, float)

@@ -15,7 +15,7 @@ SPREAD_THREADS = 128
 
 _ROW, _RAW = 2448, 8 * 128 * (3 * 2 + 4)
 _OPERAND_ROW = (128 + 8) * 2
-_WINDOWS = 2 * 3 * 3 * 128 * 2
+_ENDS = 2 * 3 * 3 * 128 * 2 + 2 * 8
 _STATE = {"f32": 128 * 128 * 4, "bf16": 128 * 128 * 2}
 
 
@@ -26,12 +26,18 @@ def chain_bytes(kind: str) -> int:
 
 def fold_bytes(kind: str) -> int:
     """The same with the ends of the convolution's inputs."""
-    return chain_bytes(kind) + _WINDOWS
+    return chain_bytes(kind) + _ENDS
 
 
 def chunk_bytes(kind: str) -> int:
-    """The same for rows as operands of products."""
+    """Shared memory of a block that multiplies: a state and rows under way, rows as operands, and their pairs."""
     return _STATE[kind] + _RAW + 2 * (16 + 8) * _OPERAND_ROW + 8 * 16 * 8 * 4 + 8 * 4
+
+
+def chunk_fold_bytes(kind: str) -> int:
+    """The same with what the update of a state takes, and the ends of the convolution's inputs."""
+    updates = 2 * 8 * 2 * 8 * 8 * 2
+    return _STATE[kind] + _RAW + _ENDS + 6 * 8 * _OPERAND_ROW + updates + 8 * 8 * 8 * 4 + (128 + 8) * 4
 
 
 def stream_kernel(name: str, shared_bytes: int, **choices: int) -> CudaKernel:

@@ -1,0 +1,56 @@
+"""The commit of a verify as one update of rank `accepted` over a stream of states: `cuda_chunk`'s formula in the launch
+of `cuda_stream`, with both products on the tensor cores.
+
+Bits differ from stepping (operands enter products as two BF16 terms, relative error 2^-16). Snapshots hold the states
+already, and are copied by `cuda_fold`.
+"""
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from stack.kernels.devices import hopper_only
+from stack.kernels.kda_commit import cuda_fold
+from stack.kernels.kda_decode import streams
+from stack.kernels.kda_decode.arguments import THREADS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stack.core.memory import ReplayRing
+    from stack.kernels.cuda_source import CudaKernel
+
+missing = hopper_only
+
+BLOCKS = 3
+"""Blocks a multiprocessor holds with BF16 states, two with FP32 states: what shared memory has room for."""
+
+
+def kda_commit(
+    state_SHLKV: "Tensor",
+    conv_SHLCDW: "Tensor",
+    ring_all: "ReplayRing",
+    slot_R: "Tensor",
+    ring_R: "Tensor",
+    num_accepted_R: "Tensor",
+    *,
+    snapshots_LNWHKV: "Tensor | None" = None,
+) -> None:
+    """See the op's contract."""
+    fields = (state_SHLKV, conv_SHLCDW, ring_all, slot_R, ring_R, num_accepted_R)
+    if snapshots_LNWHKV is not None:
+        return cuda_fold.kda_commit(*fields, snapshots_LNWHKV=snapshots_LNWHKV)
+    kind, arguments = cuda_fold.fold_arguments(*fields)
+    heads, layers, requests = state_SHLKV.shape[1], state_SHLKV.shape[2], slot_R.shape[0]
+    blocks = min(heads * layers * requests, streams.resident_blocks(state_SHLKV.device, _blocks(kind)))
+    _kernel(kind).launch((blocks, 1, 1), THREADS, [arguments, layers, requests])
+    return None
+
+
+def _blocks(kind: str) -> int:
+    return 2 if kind == "f32" else BLOCKS
+
+
+@cache
+def _kernel(kind: str) -> "CudaKernel":
+    choices = {} if BLOCKS == 3 else {"KDA_CHUNK_BLOCKS": BLOCKS}
+    return streams.stream_kernel(f"kda_stream_chunk_fold_{kind}", streams.chunk_fold_bytes(kind), **choices)
