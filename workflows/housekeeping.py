@@ -18,7 +18,7 @@ from workloads.metrics import METRICS_FILE
 NOT_TESTBEDS = ("serve", "gate")
 """Folders under `results/` that hold no cells of the tables."""
 IMPORTED = ("plan.json", "status.json", "provenance.json", "client.json", "requests.parquet", "chunks.parquet",
-            "engine.jsonl", "gpu.jsonl")  # fmt: skip
+            "engine.jsonl", "gpu.jsonl", "operating_point.json")  # fmt: skip
 
 
 def failed(results: Path) -> list[Outcome]:

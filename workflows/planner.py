@@ -219,13 +219,22 @@ class _Planner:
     def _client(self, processes: tuple[ProcessPlan, ...]) -> ClientPlan:
         servers = [process.name for process in processes if process.role != "router"]
         entrance = "router" if any(process.role == "router" for process in processes) else servers[0]
+        module, *more = self._search() if self._traffic.point else ("workloads.client",)
         command = [
-            "{python}", "-m", "workloads.client", "{dir}/workload.json",
-            "--url", f"http://127.0.0.1:{{port:{entrance}}}", "--out", "{dir}",
+            "{python}", "-m", module, "{dir}/workload.json",
+            "--url", f"http://127.0.0.1:{{port:{entrance}}}", "--out", "{dir}", *more,
         ]  # fmt: skip
         for name in servers:
             command += ["--flush-url", f"http://127.0.0.1:{{port:{name}}}"]
         return ClientPlan(command=tuple(command), url_port=entrance, workload=self._workload())
+
+    def _search(self) -> tuple[str, ...]:
+        """From this testbed's load up to the one published, which its topology may be too small for."""
+        low = self._shape.concurrency
+        high = max(2 * low, scaled(self._published, self._testbed, self._workload_id).concurrency)
+        limit = self._testbed.session.search_s
+        return ("workloads.operating_point", "--low", str(low), "--high", str(high), "--repeats", "1",
+                "--limit-s", f"{limit:g}", "--no-progress")  # fmt: skip
 
     def _workload(self) -> dict[str, Any]:
         template = self._catalog.workloads[self._workload_id].spec

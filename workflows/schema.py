@@ -111,6 +111,9 @@ class SuiteWorkload(Strict):
     """Client concurrency where no row says another."""
     retuned: bool = False
     """Whether the client's concurrency follows from what the measured instance's memory holds, row by row."""
+    point: bool = False
+    """Whether a session searches the concurrency at which throughput is highest within the published service levels,
+    from the testbed's load up to the published one."""
     natural: bool = False
     """Whether drafts are accepted on their own merit even where random weights make acceptance forced elsewhere."""
     model: Id | None = None
@@ -242,6 +245,8 @@ class SessionRules(Strict):
     step_s: dict[Literal["decode", "verify"], float] = {}
     """Shortest plain and verify steps expected here. Workloads with no other rule, whose answers are what takes time,
     get as many requests as full batches of such steps need for the shortest allowed window."""
+    search_s: float = Field(default=1500.0, gt=0)
+    """Time for all probes of a search for an operating point; none begins that would not end in it."""
     ready_timeout_s: float = Field(gt=0)
     deadline_s: float = Field(gt=0)
     stall_s: float = Field(default=60.0, gt=0)

@@ -22,6 +22,7 @@ RESULTS = (
     "accuracy.json",
     "items.csv",
     "micro.json",
+    "operating_point.json",
 )
 """Files of a result, in the order in which they take their places."""
 AGAIN = "measure_again"

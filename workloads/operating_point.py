@@ -1,13 +1,16 @@
 """The highest throughput that keeps the service levels: a search over concurrency, with confidence, resumable.
 
     python -m workloads.operating_point WORKLOAD.json --url URL --out FOLDER [--low 1] [--high 256] [--repeats 3]
+        [--limit-s S]
 
 Each probe is a valid run of the workload at one concurrency, kept in its own folder, so that a search that was
 interrupted goes on where it stopped and no result is measured twice. A level holds at a concurrency when the
 one-sided 95 % bound of its mean over repeats is inside; one repeat decides alone and is labelled `indicative`. The
-search doubles until a level breaks, then halves the interval: latencies rise with
-concurrency, and a probe that contradicts that is reported. An INVALID probe ends the search, because it says nothing
-about the server.
+search doubles until a level breaks (or halves, where the first one does), then halves the interval: latencies rise with
+concurrency, and a probe that contradicts that is reported. A probe gets as many requests as fill the window at the rate
+of the nearest probe below it, raised in proportion. An INVALID probe ends the search, because it says nothing about the
+server, and so does a limit on time within which no further probe would end; what was found by then stands, and the
+result says why it ended. The records of the best point's first repeat lie in FOLDER itself, as those of any session.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import dataclasses
 import math
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,14 +27,23 @@ import numpy as np
 from scipy import stats
 
 from workloads.client import Target, run_workload
+from workloads.client_facts import CLIENT_FILE
 from workloads.files import read_json, write_json
 from workloads.metrics import METRICS_FILE, write_session_metrics
 from workloads.preparation import NotReadyError
+from workloads.records import CHUNKS_FILE, REQUESTS_FILE
 from workloads.slo import PUBLISHED, Slo
 from workloads.spec import ClosedLoad, Identity, SpecError, Workload, parse
 
 POINT_SCHEMA = "operating_point/1"
 POINT_FILE = "operating_point.json"
+
+
+RECORDS = (REQUESTS_FILE, CHUNKS_FILE, CLIENT_FILE)
+LONGER = 1.3
+"""By how much the next probe may take longer than the longest so far."""
+MARGIN = 1.15
+"""Requests of a probe over those that its window is expected to need."""
 
 
 class InvalidProbeError(RuntimeError):
@@ -86,34 +99,63 @@ Measure = Callable[[int, int], dict[str, float | None]]
 
 
 def search(
-    measure: Measure, levels: Sequence[Slo], *, low: int, high: int, repeats: int, note: Callable[[Probe], None]
+    measure: Measure,
+    levels: Sequence[Slo],
+    *,
+    low: int,
+    high: int,
+    repeats: int,
+    note: Callable[[Probe], None],
+    may_go_on: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
-    """Find the largest concurrency in [low, high] at which all levels hold."""
+    """Find the largest concurrency in [low, high], or below where `low` breaks, at which all levels hold.
+
+    `may_go_on` is asked before every probe but the first. Raises InvalidProbeError when the first probe is INVALID.
+    """
     probes: dict[int, Probe] = {}
-
-    def probe(concurrency: int) -> Probe:
-        if concurrency not in probes:
+    edge = _Edge(low, high)
+    ended = ""
+    while (concurrency := edge.next()) is not None and not ended:
+        if probes and not may_go_on():
+            ended = "no time was left for a further probe"
+            break
+        try:
             values = [measure(concurrency, i) for i in range(repeats)]
-            probes[concurrency] = Probe(concurrency, levels, values)
-            note(probes[concurrency])
-        return probes[concurrency]
+        except InvalidProbeError as error:
+            if not probes:
+                raise
+            ended = f"INVALID: {error}"
+            break
+        probes[concurrency] = Probe(concurrency, levels, values)
+        note(probes[concurrency])
+        edge.put(concurrency, holds=probes[concurrency].holds)
+    return _result(probes, levels, good=edge.good, bad=edge.bad, repeats=repeats) | {"ended": ended}
 
-    good, bad = _bracket(lambda c: probe(c).holds, low, high)
-    while good and bad and bad - good > max(1, good // 32):
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if probe(middle).holds else (good, middle)
-    return _result(probes, levels, good=good, bad=bad, repeats=repeats)
 
+class _Edge:
+    """Where to probe next: `good` is the last concurrency that held, `bad` the first that did not; 0 for none yet."""
 
-def _bracket(holds: Callable[[int], bool], low: int, high: int) -> tuple[int, int]:
-    """The last concurrency that holds and the first that does not, doubling from `low`; 0 where there is none."""
-    good, concurrency = 0, low
-    while concurrency <= high:
-        if not holds(concurrency):
-            return good, concurrency
-        good = concurrency
-        concurrency = min(high, 2 * concurrency) if concurrency < high else high + 1
-    return good, 0
+    def __init__(self, low: int, high: int) -> None:
+        self.good = self.bad = 0
+        self._low, self._high = low, high
+
+    def put(self, concurrency: int, *, holds: bool) -> None:
+        """What a probe showed."""
+        if holds:
+            self.good = concurrency
+        else:
+            self.bad = concurrency
+
+    def next(self) -> int | None:
+        """The next concurrency, or None when the edge is found closely enough or lies outside."""
+        if self.good and self.bad:
+            wide = self.bad - self.good > max(1, self.good // 32)
+            return (self.good + self.bad) // 2 if wide else None
+        if self.good:
+            return min(self._high, 2 * self.good) if self.good < self._high else None
+        if self.bad:
+            return self.bad // 2 or None
+        return self._low
 
 
 def _result(probes: dict[int, Probe], levels: Sequence[Slo], *, good: int, bad: int, repeats: int) -> dict[str, Any]:
@@ -144,6 +186,8 @@ class Prober:
         self._target = target
         self._folder = folder
         self._progress = progress
+        self._rates: dict[int, float] = {}
+        """Requests a second by concurrency, of every probe so far."""
 
     def measure(self, concurrency: int, repeat: int) -> dict[str, float | None]:
         """The metrics of one probe, measured or found. Raises InvalidProbeError, NotReadyError."""
@@ -160,25 +204,51 @@ class Prober:
             reasons = "; ".join(body["validity"]["reasons"])
             raise InvalidProbeError(f"concurrency {concurrency}, repeat {repeat}: {reasons}")
         values: dict[str, float | None] = body["metrics"]
+        self._rates[concurrency] = values["requests_s"] or 0.0
         return values
 
     def at(self, concurrency: int, repeat: int) -> Workload:
         """The workload at another concurrency, with prompts of its own."""
         base = self._workload
         identity = base.identity.model_dump() | {"row": f"{base.identity.row}-c{concurrency}-r{repeat}"}
-        changes = {"load": self._load.model_copy(update={"concurrency": concurrency}), "identity": Identity(**identity)}
+        changes = {
+            "load": self._load.model_copy(update={"concurrency": concurrency}),
+            "identity": Identity(**identity),
+            "requests_per_pass": self._requests(concurrency),
+        }
         return base.model_copy(update=changes)
+
+    def keep(self, concurrency: int) -> None:
+        """Put the records of a probe's first repeat in the folder itself."""
+        for name in RECORDS:
+            shutil.copyfile(self._folder / f"c{concurrency}" / "r0" / name, self._folder / name)
+
+    def _requests(self, concurrency: int) -> int | None:
+        """Enough for the shortest allowed window should the rate rise as the concurrency does."""
+        planned = self._workload.requests_per_pass
+        if planned is None:
+            return None
+        below = max((known for known in self._rates if known <= concurrency), default=None)
+        if below is None or not self._workload.limits.min_window_s:
+            return math.ceil(planned * max(1.0, concurrency / self._load.concurrency))
+        rate = self._rates[below] * concurrency / below
+        return max(concurrency, math.ceil(MARGIN * rate * self._workload.limits.min_window_s))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Exit codes: 0 found, 2 a mistake, 3 not ready, 5 a probe was INVALID, 130 interrupted."""
+    """The command line. Exit codes: 0 found, 2 a mistake, 3 not ready, 6 the first probe was INVALID, 7 no concurrency
+    keeps the levels, 130 interrupted."""
     options = _parser().parse_args(arguments)
     try:
         workload = parse(options.workload.read_bytes())
         levels = workload.slo or PUBLISHED
         target = Target(url=options.url, flush_urls=tuple(options.flush_url))
         prober = Prober(workload, target, options.out, progress=not options.no_progress)
-        result = search(prober.measure, levels, low=options.low, high=options.high, repeats=options.repeats, note=_say)
+        clock = _Clock(options.limit_s)
+        result = search(
+            prober.measure, levels, low=options.low, high=options.high, repeats=options.repeats,
+            note=clock.note, may_go_on=clock.may_go_on,
+        )  # fmt: skip
     except (SpecError, FileNotFoundError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
@@ -187,17 +257,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
     except InvalidProbeError as error:
         sys.stderr.write(f"INVALID: {error}; remove its folder to measure it again\n")
-        return 5
+        return 6
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: the same command goes on from here\n")
         return 130
     write_json(options.out / POINT_FILE, result)
     best = result["best"]
-    place = (
-        f"{best['output_tok_s']:,.1f} output tok/s at concurrency {best['concurrency']}" if best else "no point holds"
-    )
-    sys.stdout.write(place + "\n")
+    if result["ended"]:
+        sys.stderr.write(f"ended early: {result['ended']}\n")
+    if best is None:
+        sys.stderr.write("no point holds: every concurrency that was probed breaks a service level\n")
+        return 7
+    prober.keep(best["concurrency"])
+    sys.stdout.write(f"{best['output_tok_s']:,.1f} output tok/s at concurrency {best['concurrency']}\n")
     return 0
+
+
+class _Clock:
+    """Notes probes as they end, and knows whether one more would end in time."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._began_s = self._last_s = time.monotonic()
+        self._limit_s, self._longest_s = limit_s, 0.0
+
+    def note(self, probe: Probe) -> None:
+        """A probe ended."""
+        now_s = time.monotonic()
+        self._longest_s, self._last_s = max(self._longest_s, now_s - self._last_s), now_s
+        _say(probe)
+
+    def may_go_on(self) -> bool:
+        """Whether another one fits; always without a limit."""
+        spent_s = time.monotonic() - self._began_s
+        return not self._limit_s or spent_s + LONGER * self._longest_s <= self._limit_s
 
 
 def _say(probe: Probe) -> None:
@@ -216,6 +308,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--low", type=int, default=1, help="smallest concurrency")
     parser.add_argument("--high", type=int, default=256, help="largest concurrency")
     parser.add_argument("--repeats", type=int, default=3, help="runs at each concurrency; 1 is indicative")
+    parser.add_argument("--limit-s", type=float, default=0.0, help="begin no probe that would not end in this time")
     parser.add_argument("--flush-url", action="append", default=[], help="server to flush; repeat")
     parser.add_argument("--no-progress", action="store_true", help="print only the probes' verdicts")
     return parser

@@ -5,6 +5,7 @@ from fault_server import Script, serve
 from measuring import make_workload
 
 from workloads.client import Target
+from workloads.client_facts import read_client_facts
 from workloads.files import read_json
 from workloads.operating_point import InvalidProbeError, Probe, Prober, main, search
 from workloads.slo import PUBLISHED, Slo
@@ -38,6 +39,28 @@ def test_nothing_holds_or_everything_holds():
     assert nothing["best"] is None and nothing["smallest_breaking"] == 1
     everything = search(model, [TTFT], low=3, high=20, repeats=1, note=lambda p: 0)
     assert everything["largest_holding"] == 20 and everything["smallest_breaking"] is None
+
+
+def test_below_a_first_probe_that_breaks_it_looks_for_one_that_holds():
+    level = Slo(metric="ttft", statistic="mean", bound=1.15, unit="s")
+    seen = []
+    result = search(model, [level], low=47, high=140, repeats=1, note=seen.append)
+    assert [probe.concurrency for probe in seen] == [47, 23, 11, 17, 14, 12]
+    assert (result["largest_holding"], result["smallest_breaking"], result["ended"]) == (11, 12, "")
+
+
+def test_what_was_found_stands_when_time_is_up_or_a_later_probe_is_invalid():
+    def broken(concurrency, repeat):
+        if concurrency > 8:
+            raise InvalidProbeError("window: 50 s")
+        return model(concurrency, repeat)
+
+    invalid = search(broken, [TTFT], low=4, high=64, repeats=1, note=lambda p: 0)
+    assert (invalid["best"]["concurrency"], invalid["ended"]) == (8, "INVALID: window: 50 s")
+    late = search(model, [TTFT], low=4, high=64, repeats=1, note=lambda p: 0, may_go_on=lambda: False)
+    assert late["best"]["concurrency"] == 4 and "no time" in late["ended"]
+    with pytest.raises(InvalidProbeError):
+        search(broken, [TTFT], low=16, high=64, repeats=1, note=lambda p: 0)
 
 
 def test_a_mean_inside_with_a_bound_outside_does_not_hold():
@@ -79,6 +102,15 @@ def test_a_real_search_keeps_its_probes_and_goes_on(tmp_path):
         assert main(command) == 0
         assert server.seen.num_requests == count, "nothing is measured twice"
     assert first == read_json(tmp_path / "o" / "operating_point.json")
+    kept = read_client_facts(tmp_path / "o" / "client.json")
+    assert kept["workload"]["load"]["concurrency"] == first["best"]["concurrency"]
+    counts = {
+        int(probe.parent.parent.name[1:]): read_client_facts(probe)["workload"]["requests_per_pass"]
+        for probe in (tmp_path / "o").glob("c*/r0/client.json")
+    }
+    assert counts[1] == 16 and all(counts[c] == 16 * c for c in counts), (
+        "without a least window they grow with the load"
+    )
     assert 4 <= first["largest_holding"] <= 12, "four slots of 0.1 s hold 0.25 s up to about eight in flight"
 
 

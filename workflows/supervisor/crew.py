@@ -36,6 +36,8 @@ CLIENT_EXITS = {
     3: ("not_ready", "the servers answered, but no generation came through"),
     4: ("deadline", "a measured pass hit its deadline"),
     5: ("pair_ended", "the pair ended before its time"),
+    6: ("invalid_probe", "the first probe of an operating point was INVALID"),
+    7: ("no_point", "no concurrency keeps the service levels"),
     130: ("interrupted", "the load client was interrupted"),
 }
 
