@@ -13,7 +13,7 @@ site=$(mktemp -d)
 xz -dc "$packed/site.tar.xz" | tar xf - -C "$site" || exit 1
 mkdir -p build/jit build/cuda
 [[ -f $compiled ]] && tar xJf "$compiled" -C build
-export PYTHONPATH=$site:$PWD PYTHONUNBUFFERED=1 TRITON_CACHE_DIR=$PWD/build/jit/triton DG_JIT_CACHE_DIR=$PWD/build/jit/dg
+export PYTHONPATH=$site:$PWD PYTHONUNBUFFERED=1 TRITON_CACHE_DIR=$PWD/build/jit/triton DG_JIT_CACHE_DIR=$PWD/build/jit/dg TILELANG_CACHE_DIR=$PWD/build/jit/tilelang
 "$@"
 code=$?
 tar cJf "$compiled.new" -C build jit cuda && mv "$compiled.new" "$compiled"

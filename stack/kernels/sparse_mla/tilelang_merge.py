@@ -16,6 +16,8 @@ from stack.kernels.tile_program import compiled
 MERGED = 4
 """Heads' rows that a block takes."""
 THREADS = 128
+FORMS: tuple[tuple[Any, ...], ...] = ((),)
+"""Arguments of `program`."""
 
 
 def merge_parts(partial_PTHL: Tensor, lse_PTH: Tensor, out_THL: Tensor) -> None:

@@ -28,6 +28,10 @@ HEADS = 16
 STAGES = {32: 2, 128: 1}
 """Tile -> tiles of keys in shared memory. Two of 128 FP8 keys would leave one block a multiprocessor fewer."""
 THREADS = 128
+FORMS = tuple(
+    (tile, is_fp8, is_whole) for tile, is_fp8 in ((32, False), (32, True), (128, True)) for is_whole in (False, True)
+)
+"""Arguments of `program`: all that the rule takes."""
 
 
 def sparse_mla(

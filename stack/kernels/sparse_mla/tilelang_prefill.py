@@ -27,6 +27,8 @@ TILE = 64
 STAGES = 2
 """Tiles of keys in flight: the gather of the next one overlaps with the products of this one."""
 THREADS = 128
+FORMS = (("bf16",), ("fp8",), ("q8",))
+"""Arguments of `program`."""
 
 
 def sparse_mla(

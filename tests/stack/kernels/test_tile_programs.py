@@ -13,11 +13,13 @@ import torch
 
 pytest.importorskip("tilelang", reason="TileLang is not installed; envs/test.txt has it")
 
+from stack.kernels import tile_program
 from stack.kernels.catalog import OPS
 from stack.kernels.sparse_mla import flat_pool, tilelang_merge, tilelang_partial, tilelang_prefill
 from tests.stack.kernels import cuda_on_cpu, tile_on_cpu
 from tools.gpu.micro import inputs
 from tools.gpu.micro.compare import distance
+from tools.gpu.micro.programs import programs
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +79,19 @@ def test_many_rows(impl: str, dtype: torch.dtype, tolerance: float) -> None:
     call, want = attention(dtype)
     got = OPS["sparse_mla"].module(impl).sparse_mla(*call.args, **call.kwargs)
     assert distance(got, want) <= tolerance
+
+
+RUN_ABOVE = [
+    ("tilelang_partial", (128, True, True)), ("tilelang_partial", (32, False, False)), ("tilelang_merge", ()),
+    ("tilelang_prefill", ("bf16",)), ("tilelang_prefill", ("q8",)),
+]  # fmt: skip
+PROGRAMS = [(name, form) for name, form in programs() if (name.rpartition(".")[2], form) not in RUN_ABOVE]
+
+
+@pytest.mark.parametrize(("name", "form"), PROGRAMS, ids=str)
+def test_the_other_programs_lower_for_hopper(name: str, form: tuple[Any, ...]) -> None:
+    source = tile_program.cuda_source(importlib.import_module(name).program(*form))
+    assert "__global__" in source and ("wgmma" in source or "mma_sync" in source)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,12 @@ def test_a_wrong_line_is_named(tmp_path, line):
         read_calls(tmp_path / "calls.txt")
 
 
+def test_a_call_may_need_packages_of_its_own(tmp_path):
+    (tmp_path / "calls.txt").write_text("a testbed cpu\na packages one==1 two==2\na works 5 python platform\n")
+    call = read_calls(tmp_path / "calls.txt")["a"]
+    assert call.packages == ("one==1", "two==2") and [step.name for step in call.steps] == ["works"]
+
+
 def test_a_step_that_fails_hangs_or_dies_stops_no_other_and_sessions_are_taken_in(tmp_path, monkeypatch):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "time_that_hangs.py").write_text("import time\ntime.sleep(60)\n")

@@ -3,7 +3,9 @@
 Packages in pieces of at most 24 MiB, the plans of the calls' sessions, the commit, this checkout's own files but
 weights (`tree.tar.xz`, so that what runs there is what was packed, whatever that machine has), compute-sanitizer where
 a step takes `{carry}/sanitizer.tar.xz`, and what earlier calls brought back into `build`: compiled kernels
-(`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages that are there already stay.
+(`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages that are there already stay. Calls that name
+packages of their own get these alone and none of what came back, or these besides the others' where they are packed
+with calls that name none.
 """
 
 import argparse
@@ -56,8 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_json(carry / "commit.json", packed())
     _write_tree(carry / "tree.tar.xz")
     needs_pair = any(call.testbed != "h200x1" for call in chosen)
+    is_alone = all(call.packages for call in chosen)
     if not options.without_packages:
-        _pack(carry, (*SERVE, *(PAIR if needs_pair else ())), "pair" if needs_pair else "serve")
+        special = sorted({name for call in chosen for name in call.packages})
+        if is_alone:
+            _pack(carry, ("--only", *special), "only")
+        else:
+            _pack(carry, (*SERVE, *(PAIR if needs_pair else ()), *special), "pair" if needs_pair else "serve")
     if any(word == "{carry}/sanitizer.tar.xz" for call in chosen for step in call.steps for word in step.arguments):
         kept = ROOT / "build" / f"sanitizer-{'-'.join(VERSIONS)}.tar.xz"
         pack_sanitizer(kept)
@@ -65,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         (carry / "sanitizer.tar.xz").unlink(missing_ok=True)
     for earlier in ("kernels.tar.xz", "routes.safetensors"):
-        if (ROOT / "build" / earlier).exists():
+        (carry / earlier).unlink(missing_ok=True)
+        if (ROOT / "build" / earlier).exists() and not is_alone:
             shutil.copyfile(ROOT / "build" / earlier, carry / earlier)
     total = sum(path.stat().st_size for path in carry.rglob("*") if path.is_file())
     num_steps = sum(len(call.steps) for call in chosen)

@@ -61,6 +61,7 @@ class Machine:
             "PYTHONUNBUFFERED": "1",
             "TRITON_CACHE_DIR": str(BUILD / "jit" / "triton"),
             "DG_JIT_CACHE_DIR": str(BUILD / "jit" / "dg"),
+            "TILELANG_CACHE_DIR": str(BUILD / "jit" / "tilelang"),
             "TMPDIR": tempfile.mkdtemp(prefix="np1d-call-"),
         }
 

@@ -1,6 +1,6 @@
 """The table of calls: what one call to a GPU machine runs. Standard library alone: that machine may lack more."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TABLE = Path(__file__).with_name("calls.txt")
@@ -19,11 +19,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Steps in order. `testbed` is that of its sessions."""
+    """Steps in order. `testbed` is that of its sessions, `packages` what its steps alone need."""
 
     name: str
     testbed: str
     steps: tuple[Step, ...]
+    packages: tuple[str, ...] = ()
 
 
 def read_calls(table: Path = TABLE) -> dict[str, Call]:
@@ -39,11 +40,14 @@ def read_calls(table: Path = TABLE) -> dict[str, Call]:
                 (testbed,) = rest
                 calls[name] = Call(name, testbed, ())
                 continue
+            if word == "packages":
+                calls[name] = replace(calls[name], packages=tuple(rest))
+                continue
             call, (limit, kind, *arguments) = calls[name], rest
             if kind not in KINDS or any(step.name == word for step in call.steps):
                 raise ValueError(f"a step is one of {', '.join(KINDS)} and has a name of its own")
             step = Step(word, float(limit), kind, tuple(arguments))
-            calls[name] = Call(name, call.testbed, (*call.steps, step))
+            calls[name] = replace(call, steps=(*call.steps, step))
         except (ValueError, KeyError) as error:
             raise ValueError(f"{table.name} line {number}: {error}") from None
     return calls

@@ -14,13 +14,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from stack.kernels import cuda_source
 from stack.kernels.catalog import OPS
+from tools.gpu.micro.programs import compile_programs
 from tools.gpu.micro.table import document
 from tools.gpu.micro.variants import implementation
 
@@ -45,7 +46,10 @@ def main() -> int:
     for folder in ("checks", "times"):
         (options.out / folder).mkdir(parents=True, exist_ok=True)
     only = set(filter(None, options.only.split(","))) or set(OPS)
-    compile_sources()
+    with ThreadPoolExecutor(1) as beside:
+        programs = beside.submit(compile_programs)
+        compile_sources(ops=only)
+        print("\n".join(programs.result()), end="", flush=True)
     print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
     with ThreadPoolExecutor(CHECKERS) as pool:
         end = begin + options.budget * SHARE_OF_CHECKS
@@ -66,9 +70,10 @@ def main() -> int:
     return int(bool(report["failures"]))
 
 
-def compile_sources(others: Sequence[Path] = ()) -> None:
-    """All CUDA sources of the kernels and `others` at once; those whose cubin was brought along cost nothing."""
-    sources = [*sorted(Path(cuda_source.__file__).parent.rglob("*.cu")), *others]
+def compile_sources(others: Sequence[Path] = (), ops: Iterable[str] = OPS) -> None:
+    """All CUDA sources of `ops` and `others` at once; those whose cubin was brought along cost nothing."""
+    root = Path(cuda_source.__file__).parent
+    sources = [*(path for path in sorted(root.rglob("*.cu")) if path.parent.name in {*ops, root.name}), *others]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for source, error in zip(sources, pool.map(_compile, sources), strict=True):
             if error:
