@@ -18,5 +18,13 @@ from stack.kernels.binding import Op
 
 OP = Op(
     __name__,
-    impls=("beside_by_rows", "by_rows", "deep_gemm_contiguous", "triton_grouped", "torch_grouped", "triton_beside"),
+    impls=(
+        "beside_by_rows",
+        "by_rows",
+        "deep_gemm_contiguous",
+        "triton_grouped",
+        "torch_grouped",
+        "triton_beside",
+        "deep_gemm_masked",
+    ),
 )

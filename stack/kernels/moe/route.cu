@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "../hopper.cuh"
+#include "encode.cuh"
 
 namespace {
 constexpr int kThreads = 1024, kMaxExperts = 1024;
@@ -62,32 +63,10 @@ extern "C" __global__ void moe_scatter(const __nv_bfloat16* x, int64_t x_row, co
                                        int64_t scale_group) {
   const int64_t token = blockIdx.x;
   for (int channel = threadIdx.x * 16; channel < width; channel += blockDim.x * 16) {
-    float v[16], peak = 0.f;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4 raw = *reinterpret_cast<const uint4*>(x + token * x_row + channel + half * 8);
-      const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 f = __bfloat1622float2(pairs[i]);
-        v[half * 8 + i * 2] = f.x, v[half * 8 + i * 2 + 1] = f.y;
-        peak = fmaxf(peak, fmaxf(fabsf(f.x), fabsf(f.y)));
-      }
-    }
-#pragma unroll
-    for (int lane = 1; lane < 8; lane *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffu << (threadIdx.x % 32 / 8 * 8), peak, lane));
-    const float scale = __fdiv_rn(fmaxf(peak, 1e-10f), 448.f), inverse = __fdiv_rn(1.f, scale);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {  // a true division: an exact residual mends the product
-      const float estimate = v[i] * inverse;
-      v[i] = __fmaf_rn(__fmaf_rn(-estimate, scale, v[i]), inverse, estimate);
-    }
+    float v[16];
     uint4 packed;
-    uint32_t* words = reinterpret_cast<uint32_t*>(&packed);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      words[i] = static_cast<uint32_t>(e4m3x2(v[i * 4], v[i * 4 + 1])) | (static_cast<uint32_t>(e4m3x2(v[i * 4 + 2], v[i * 4 + 3])) << 16);
-    }
+    load16(x + token * x_row + channel, v);
+    const float scale = encode16(v, packed);
     for (int choice = 0; choice < choices; ++choice) {
       const int64_t row = position[token * choices + choice];
       if (row < 0) continue;

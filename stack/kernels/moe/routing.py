@@ -13,6 +13,7 @@ from stack.kernels.cuda_source import CudaKernel
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from stack.kernels.moe.slots import Slots
     from stack.kernels.quantized import QuantizedRows
 
 _SOURCE = Path(__file__).with_name("route.cu")
@@ -98,7 +99,9 @@ def scatter_quantized(x_TC: "Tensor", places: Places) -> "QuantizedRows":
     return QuantizedRows(codes_MC, scale_MG)
 
 
-def combine(rows_MC: "Tensor", places: Places, weights_TK: "Tensor", added_TC: "Tensor | None" = None) -> "Tensor":
+def combine(
+    rows_MC: "Tensor", places: "Places | Slots", weights_TK: "Tensor", added_TC: "Tensor | None" = None
+) -> "Tensor":
     """The weighted sum of each token's rows [T, C]: FP32 over the choices, rounded once. Then `added_TC` (bfloat16,
     rows may be strided) is added as a separate addition would."""
     import torch

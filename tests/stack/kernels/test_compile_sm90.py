@@ -5,6 +5,9 @@ is installed.
 """
 
 import functools
+import re
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,6 +179,41 @@ def test_indexer(compiled: list[str], dtype: torch.dtype) -> None:
         impl("index_select", name)(bf16(6, 32, 128), torch.zeros(6, 32), codes, scales, table, *rows, **bounds)
     assert {"index_pool", "index_ring", "_score", "top_pools"} <= set(compiled)
     assert ({"page_scores_1", "top_pools_held_5"} <= set(compiled)) == (dtype == FP8)
+
+
+def test_kernels_around_a_library(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staged keys for DeepGEMM's scores, and slots of experts for its masked product."""
+    library = SimpleNamespace(
+        fp8_mqa_logits=lambda q, keys, *_, max_seqlen_k, **__: torch.zeros(q.shape[0], max_seqlen_k),
+        fp8_m_grouped_gemm_nt_masked=lambda *_: None,
+    )
+    monkeypatch.setitem(sys.modules, "deep_gemm", library)
+    keys, rows = (torch.zeros(4, 64, 128).to(FP8), torch.zeros(4, 64)), (ints(1), ints(70), ints(70))
+    bounds = {"kpool": 4, "budget": 512, "max_context": 1000, "workspace_bytes": 1 << 20}
+    impl("index_select", "deep_gemm")(bf16(70, 32, 128), torch.zeros(70, 32), *keys, ints(3, 4), *rows, **bounds)
+    assert {"_stage", "_bounds", "top_pools"} <= set(compiled)
+    compiled.clear()
+    experts = SimpleNamespace(gate_up=fp8_weight(8, 256, 256), down=fp8_weight(8, 256, 128))
+    call = (bf16(4, 256), ints(4, 2), torch.zeros(4, 2), experts)
+    impl("moe", "deep_gemm_masked")(*call, limit=10.0, swiglu_quant=None)
+    assert compiled == ["moe_take_slots", "moe_fill_slots", "moe_activate_slots", "moe_combine"]
+
+
+def test_indices_for_a_library_without_pages(compiled: list[str]) -> None:
+    from stack.kernels.sparse_mla.flat_index import flat_index
+
+    assert flat_index(ints(3, 2112), torch.zeros(4, 64, 512, dtype=BF16), 128).shape == (3, 1, 2176)
+    assert compiled == ["_place_rows"]
+
+
+def test_every_triton_kernel_is_named_here() -> None:
+    """Each that is launched anywhere under `stack/kernels` stands in an assertion of this file."""
+    launched = set()
+    for path in Path(cuda_source.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        kernels = re.findall(r"@triton.jit\s+def (\w+)", text)
+        launched |= {name for name in kernels if f"{name}[" in text}
+    assert len(launched) > 15 and launched <= set(re.findall(r'"(\w+)"', Path(__file__).read_text()))
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])

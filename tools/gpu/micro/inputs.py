@@ -22,7 +22,7 @@ SPARSE_MLA = (
     "cuda_gather", "cuda_paired", "triton_partial", "tilelang_partial", "tilelang_prefill", "tilelang_prefill_q8",
 )  # fmt: skip
 INDEX_SELECT = ("deep_gemm", "deep_gemm_held", "paged", "paged_wgmma", "paged_held")
-MOE = ("by_rows", "deep_gemm_contiguous", "triton_grouped")
+MOE = ("by_rows", "deep_gemm_contiguous", "triton_grouped", "deep_gemm_masked")
 MOE_BESIDE = ("beside_by_rows", "triton_beside")
 KDA_VERIFY = ("cuda_chunk", "cuda_chunk_fast", "cuda_chain", "cuda_stream", "cuda_stream_chunk")
 KDA_COMMIT = ("cuda_chunk", "cuda_fold", "cuda_fold_fast", "cuda_stream", "cuda_stream_chunk")

@@ -125,7 +125,7 @@ def _experts() -> Iterator[Shape]:
         (56, "SGLang 357 us", None),
     ):
         touched = EXPERTS * (1 - (1 - 2 / EXPERTS) ** rows)
-        impls = ("deep_gemm_contiguous",) if rows > 4096 else ("deep_gemm_contiguous", "triton_grouped")
+        impls = ("deep_gemm_contiguous", "triton_grouped", "deep_gemm_masked")[: 1 if rows > 4096 else 2 + (rows < 512)]
         yield Shape(
             "moe", impls, f"{rows} rows, 72 experts top-2", lambda r=rows: inputs.moe("cuda", r, EXPERTS, 2, HIDDEN,
             INNER, None),
