@@ -20,4 +20,7 @@ __device__ __forceinline__ void wait_here(uint32_t barrier, int parity) {
 template <int kRegisters> __device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 template <int kRegisters> __device__ __forceinline__ void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 
+// A barrier among the `kCount` threads of some warps; `kName` 1 to 15, 0 is the whole block's.
+template <int kName, int kCount> __device__ __forceinline__ void sync_some() { asm volatile("bar.sync %0, %1;" ::"n"(kName), "n"(kCount) : "memory"); }
+
 #endif

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).with_name("kda_stream.cu")
 SPREAD = CudaKernel(SOURCE, "kda_spread_rows")
-SPREAD_THREADS = 128
+ROW_THREADS = 128
+"""A warp for each part of a request's rows: q, k, v and gates."""
 
 _ROW, _RAW = 2448, 8 * 128 * (3 * 2 + 4)
 _OPERAND_ROW = (128 + 8) * 2
@@ -34,8 +35,14 @@ def chunk_bytes(kind: str) -> int:
     return _STATE[kind] + _RAW + 2 * (16 + 8) * _OPERAND_ROW + 8 * 16 * 8 * 4 + 8 * 4
 
 
+def roles_bytes(kind: str) -> int:
+    """The same with rows of two turns, with two BF16 states or one FP32 state, and barriers."""
+    states = _STATE[kind] * (1 if kind == "f32" else 2)
+    return states + 2 * _RAW + 2 * (16 + 8) * _OPERAND_ROW + 8 * 16 * 8 * 4 + 2 * 8 * 4 + 4 * 8
+
+
 def chunk_fold_bytes(kind: str) -> int:
-    """The same with what the update of a state takes, and the ends of the convolution's inputs."""
+    """`chunk_bytes` without q, with what the update of a state takes and the ends of the convolution's inputs."""
     updates = 2 * 8 * 2 * 8 * 8 * 2
     return _STATE[kind] + _RAW + _ENDS + 6 * 8 * _OPERAND_ROW + updates + 8 * 8 * 8 * 4 + (128 + 8) * 4
 

@@ -16,5 +16,14 @@ With `snapshots_NWHKV` the state after each row is stored there too (commit by s
 from stack.kernels.binding import Op
 
 OP = Op(
-    __name__, impls=("cuda_chunk", "cuda_chain", "torch_chain", "cuda_chunk_fast", "cuda_stream", "cuda_stream_chunk")
+    __name__,
+    impls=(
+        "cuda_chunk",
+        "cuda_chain",
+        "torch_chain",
+        "cuda_chunk_fast",
+        "cuda_stream",
+        "cuda_stream_chunk",
+        "cuda_stream_roles",
+    ),
 )

@@ -52,7 +52,7 @@ def kda_verify(
     kind, arguments, out_THD = step_arguments(*rows, width=width, lower_bound=lower_bound)
     add_ring(arguments, ring_R, ring)
     heads, requests = f_THD.shape[1], slot_R.shape[0]
-    streams.SPREAD.launch((heads, requests, 1), streams.SPREAD_THREADS, [arguments])
+    streams.SPREAD.launch((heads, requests, 1), streams.ROW_THREADS, [arguments])
     blocks = min(heads * requests, streams.resident_blocks(state_SHKV.device, _blocks(kind)))
     _kernel(kind).launch((blocks, 1, 1), THREADS, [arguments, requests])
     return out_THD

@@ -158,11 +158,18 @@ def test_recurrent_steps(compiled: list[str], dtype: torch.dtype) -> None:
     for name in ("cuda_step", "cuda_step_fast"):
         impl("kda_decode", name)(bf16(2, 6144), bf16(2, 16, 128), bf16(2, 16), *parameters, lower_bound=-5.0)
     rows = (bf16(16, 6144), bf16(16, 16, 128), bf16(16, 16))
-    for name in ("cuda_chain", "cuda_chunk", "cuda_chunk_fast", "cuda_stream", "cuda_stream_chunk"):
+    for name in (
+        "cuda_chain",
+        "cuda_chunk",
+        "cuda_chunk_fast",
+        "cuda_stream",
+        "cuda_stream_chunk",
+        "cuda_stream_roles",
+    ):
         impl("kda_verify", name)(*rows, *parameters, ints(2), layer, width=8, lower_bound=-5.0)
     for name in ("cuda_fold", "cuda_chunk", "cuda_fold_fast", "cuda_stream", "cuda_stream_chunk"):
         impl("kda_commit", name)(state, conv, ring, ints(2), ints(2), ints(2))
-    assert len(compiled) == 14
+    assert len(compiled) == 15
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP8])

@@ -203,7 +203,9 @@ def test_recurrent_step(impl: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("impl", ["cuda_chain", "cuda_chunk", "cuda_chunk_fast", "cuda_stream", "cuda_stream_chunk"])
+@pytest.mark.parametrize(
+    "impl", ["cuda_chain", "cuda_chunk", "cuda_chunk_fast", "cuda_stream", "cuda_stream_chunk", "cuda_stream_roles"]
+)
 @pytest.mark.parametrize(("width", "snapshots"), [(2, False), (8, False), (3, True)])
 def test_verify(impl: str, dtype: torch.dtype, width: int, snapshots: bool) -> None:
     torch.manual_seed(7)

@@ -24,7 +24,9 @@ SPARSE_MLA = (
 INDEX_SELECT = ("deep_gemm", "deep_gemm_held", "paged", "paged_wgmma", "paged_held")
 MOE = ("by_rows", "deep_gemm_contiguous", "triton_grouped", "deep_gemm_masked")
 MOE_BESIDE = ("beside_by_rows", "triton_beside")
-KDA_VERIFY = ("cuda_chunk", "cuda_chunk_fast", "cuda_chain", "cuda_stream", "cuda_stream_chunk")
+KDA_VERIFY = (
+    "cuda_chunk", "cuda_chunk_fast", "cuda_chain", "cuda_stream", "cuda_stream_chunk", "cuda_stream_roles",
+)  # fmt: skip
 KDA_COMMIT = ("cuda_chunk", "cuda_fold", "cuda_fold_fast", "cuda_stream", "cuda_stream_chunk")
 KDA_CHUNK = ("by_requests", "cuda_prepared", "split_chunk", "flash_kda", "fla_chunk")
 

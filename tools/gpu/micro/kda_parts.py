@@ -22,7 +22,7 @@ from stack.kernels.kda_decode import streams
 from tools.gpu.micro import inputs
 from tools.gpu.micro.timing import capture, median_us
 
-PARTS = {"both": (), "rows alone": (streams.SPREAD.name,), "states alone": ("chain", "chunk")}
+PARTS = {"both": (), "rows alone": (streams.SPREAD.name,), "states alone": ("stream",)}
 """Names whose launches are kept, by what they are called; all where there are none."""
 
 
