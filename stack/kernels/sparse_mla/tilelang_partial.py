@@ -28,6 +28,8 @@ HEADS = 16
 STAGES = {32: 2, 128: 1}
 """Tile -> tiles of keys in shared memory. Two of 128 FP8 keys would leave one block a multiprocessor fewer."""
 THREADS = 128
+HELD = 2
+"""Heads whose scores a thread holds: their reductions share barriers."""
 FORMS = tuple(
     (tile, is_fp8, is_whole) for tile, is_fp8 in ((32, False), (32, True), (128, True)) for is_whole in (False, True)
 )
@@ -124,7 +126,7 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
             last = tl.alloc_fragment((HEADS,), "float32")
             shrink = tl.alloc_fragment((HEADS,), "float32")
             total = tl.alloc_fragment((HEADS,), "float32")
-            fresh = tl.alloc_fragment((HEADS,), "float32")
+            weight = tl.alloc_fragment((HEADS, tile), "float32")
 
             if is_fp8:
                 query = tl.alloc_fragment((HEADS, LATENT), "float32")
@@ -153,7 +155,7 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
                 for h in tl.Parallel(HEADS):
                     q_scale[h] = 1.0
             tl.fill(mixed, 0.0)
-            tl.fill(total, 0.0)
+            tl.fill(weight, 0.0)
             tl.fill(peak, -1e30)
             for t in tl.Pipelined(tiles, num_stages=num_stages):
                 for n, d in tl.Parallel(tile, LATENT):
@@ -173,19 +175,18 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
                         (at < width) and (slot_n >= 0), score[h, n] * (q_scale[h] * scale_log2), none
                     )
                 tl.copy(peak, last)
-                tl.reduce_max(score, peak, dim=1, clear=False)
+                tl.reduce_max(score, peak, dim=1, clear=False, batch=HELD)
                 for h in tl.Parallel(HEADS):
                     shrink[h] = tl.exp2(last[h] - peak[h])
                 for h, n in tl.Parallel(HEADS, tile):
                     score[h, n] = tl.exp2(score[h, n] - peak[h])
-                tl.reduce_sum(score, fresh, dim=1)
-                for h in tl.Parallel(HEADS):
-                    total[h] = total[h] * shrink[h] + fresh[h]
+                    weight[h, n] = weight[h, n] * shrink[h] + score[h, n]
                 for h, n in tl.Parallel(HEADS, tile):
                     p_shared[h, n] = tl.cast(score[h, n] * peak_p, kv)
                 for h, d in tl.Parallel(HEADS, LATENT):
                     mixed[h, d] = mixed[h, d] * shrink[h]
                 tl.gemm(p_shared, keys, mixed, policy=tl.GemmWarpPolicy.FullCol)
+            tl.reduce_sum(weight, total, dim=1, batch=HELD)
             for h, d in tl.Parallel(HEADS, LATENT):
                 mixed[h, d] = tl.if_then_else(total[h] > 0, mixed[h, d] / (total[h] * peak_p), 0.0)
             for h, d in tl.Parallel(HEADS, LATENT):
@@ -193,9 +194,9 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
                     out[(tl.cast(part, wide) * rows + row) * heads + block * HEADS + h, d] = mixed[h, d]
             if not is_whole:
                 for h in tl.Parallel(HEADS):
-                    fresh[h] = tl.if_then_else(total[h] > 0, peak[h] + tl.log2(total[h]), none)
+                    shrink[h] = tl.if_then_else(total[h] > 0, peak[h] + tl.log2(total[h]), none)
                 for h in tl.Parallel(HEADS):
                     if block * HEADS + h < heads:
-                        lse[(tl.cast(part, wide) * rows + row) * heads + block * HEADS + h] = fresh[h]
+                        lse[(tl.cast(part, wide) * rows + row) * heads + block * HEADS + h] = shrink[h]
 
     return attend_tiles

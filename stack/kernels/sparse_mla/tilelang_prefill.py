@@ -27,6 +27,8 @@ TILE = 64
 STAGES = 2
 """Tiles of keys in flight: the gather of the next one overlaps with the products of this one."""
 THREADS = 128
+HELD = 4
+"""Heads whose scores a thread holds: their reductions share barriers."""
 FORMS = (("bf16",), ("fp8",), ("q8",))
 """Arguments of `program`."""
 
@@ -106,7 +108,7 @@ def program(kind: str) -> Any:
             last = tl.alloc_fragment((HEADS,), "float32")
             shrink = tl.alloc_fragment((HEADS,), "float32")
             total = tl.alloc_fragment((HEADS,), "float32")
-            fresh = tl.alloc_fragment((HEADS,), "float32")
+            weight = tl.alloc_fragment((TILE, HEADS), "float32")
             query = tl.alloc_fragment((HEADS, LATENT), "float32")
             largest = tl.alloc_fragment((HEADS,), "float32")
 
@@ -130,7 +132,7 @@ def program(kind: str) -> Any:
                         tl.max(tl.min(query[h, d], 65504.0), -65504.0) if is_fp8 else query[h, d], scored
                     )
             tl.fill(mixed, 0.0)
-            tl.fill(total, 0.0)
+            tl.fill(weight, 0.0)
             tl.fill(peak, -1e30)
             if is_fp8:
                 widened = tl.alloc_shared((TILE, LATENT), product)
@@ -156,14 +158,12 @@ def program(kind: str) -> Any:
                         (t * TILE + n < width) and (slot_n >= 0), score[n, h] * q_scale[h], none
                     )
                 tl.copy(peak, last)
-                tl.reduce_max(score, peak, dim=0, clear=False)
+                tl.reduce_max(score, peak, dim=0, clear=False, batch=HELD)
                 for h in tl.Parallel(HEADS):
                     shrink[h] = tl.exp2(last[h] - peak[h])
                 for n, h in tl.Parallel(TILE, HEADS):
                     score[n, h] = tl.exp2(score[n, h] - peak[h])
-                tl.reduce_sum(score, fresh, dim=0)
-                for h in tl.Parallel(HEADS):
-                    total[h] = total[h] * shrink[h] + fresh[h]
+                    weight[n, h] = weight[n, h] * shrink[h] + score[n, h]
                 for n, h in tl.Parallel(TILE, HEADS):
                     p_shared[h, n] = tl.cast(score[n, h], product)
                 for d, h in tl.Parallel(LATENT, HEADS):
@@ -172,6 +172,7 @@ def program(kind: str) -> Any:
                     tl.gemm(widened, p_shared, mixed, transpose_A=True, transpose_B=True)
                 else:
                     tl.gemm(gathered, p_shared, mixed, transpose_A=True, transpose_B=True)
+            tl.reduce_sum(weight, total, dim=0, batch=HELD)
             for d, h in tl.Parallel(LATENT, HEADS):
                 mixed[d, h] = tl.if_then_else(total[h] > 0, mixed[d, h] / total[h], 0.0)
             for d, h in tl.Parallel(LATENT, HEADS):

@@ -152,7 +152,7 @@ template <int kThreads> struct NamedBarrier {
 };
 
 // All of `kThreads` neighbours whose places differ in bits from `kScale` on.
-template <class Reducer, int kThreads, int kScale, int kOffset, class Barrier> struct AllReduce {
+template <class Reducer, int kThreads, int kScale, int kOffset, class Barrier, int kBatch = 1, int kStride = 0> struct AllReduce {
   static float run(float x, float* scratch = nullptr) {
     for (int step = kThreads / 2; step >= kScale; step /= 2) {
       if (step < 32) {
@@ -165,6 +165,18 @@ template <class Reducer, int kThreads, int kScale, int kOffset, class Barrier> s
       x = Reducer()(x, scratch[(self->linear - kOffset) ^ step]);
     }
     return x;
+  }
+  static void run_batch(float* x, float* scratch = nullptr) {
+    for (int step = kThreads / 2; step >= kScale; step /= 2) {
+      if (step < 32) {
+        for (int i = 0; i < kBatch; ++i) x[i] = Reducer()(x[i], __shfl_xor_sync(~0u, x[i], step));
+        continue;
+      }
+      Barrier::sync();
+      for (int i = 0; i < kBatch; ++i) scratch[self->linear - kOffset + i * kStride] = x[i];
+      Barrier::sync();
+      for (int i = 0; i < kBatch; ++i) x[i] = Reducer()(x[i], scratch[((self->linear - kOffset) ^ step) + i * kStride]);
+    }
   }
 };
 
