@@ -51,9 +51,11 @@ __device__ __forceinline__ float convolved(float before3, float before2, float b
   return y * straight_sigmoid(y);
 }
 
+constexpr int kRow = kD + 8;  // of BF16 fragments: eight rows in different banks
+
 // Rows as the ring holds them, one warp a row.
 struct RawRows {
-  BF16 k[kMaxRows][kD], v[kMaxRows][kD], q[kMaxRows][kD];
+  __align__(16) BF16 k[kMaxRows][kD], q[kMaxRows][kD], v[kMaxRows][kRow];
   float g[kMaxRows][kD];
 };
 
@@ -108,6 +110,7 @@ template <bool kStaged> __device__ __forceinline__ void spread_part(const StepAr
   const int64_t to_row = part == 0 ? part_size : a.ring_k_row;
   BF16* staged = nullptr;
   if constexpr (kStaged) staged = (part == 0 ? raw->q[0] : part == 1 ? raw->k[0] : raw->v[0]) + lane * 4;
+  const int staged_row = part == 2 ? kRow : kD;
 #pragma unroll
   for (int w = 0; w < kMaxRows; ++w) {
     if (w >= width) break;
@@ -122,7 +125,7 @@ template <bool kStaged> __device__ __forceinline__ void spread_part(const StepAr
     }
     const float4 four = make_float4(u[0], u[1], u[2], u[3]);
     if (!kStaged || part != 0) store4(to + w * to_row, four);
-    if constexpr (kStaged) store4(staged + w * kD, four);
+    if constexpr (kStaged) store4(staged + w * staged_row, four);
   }
 }
 
@@ -250,8 +253,6 @@ template <typename State> __device__ __forceinline__ void chain(const StepArgume
     }
   }
 }
-
-constexpr int kRow = kD + 8;  // of fragments: eight rows in different banks
 
 // Rows as operands of matrix products, each value as two BF16 terms. E is the product of decays up to a row, E_a that of all rows.
 template <int kLeft> struct Operands {
@@ -395,7 +396,10 @@ template <typename State> __device__ __forceinline__ int fetch_state(Stage<State
 __device__ __forceinline__ void take_values(float (&v)[4], const RawRows& raw, int count) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
-  for (int c = 0; c < 4; ++c) v[c] = g < count ? to_float(raw.v[g][threadIdx.x / 32 * 16 + c / 2 * 8 + 2 * t + c % 2]) : 0.f;
+  for (int tile = 0; tile < 2; ++tile) {
+    const float2 two = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.v[g][threadIdx.x / 32 * 16 + tile * 8 + 2 * t]));
+    v[2 * tile] = g < count ? two.x : 0.f, v[2 * tile + 1] = g < count ? two.y : 0.f;
+  }
 }
 
 // The triangular recurrence in a warp's registers: four lanes have a row of sixteen columns; u of a row goes to the rows below by shuffles. `v` has the same

@@ -14,8 +14,8 @@ SPREAD = CudaKernel(SOURCE, "kda_spread_rows")
 ROW_THREADS = 128
 """A warp for each part of a request's rows: q, k, v and gates."""
 
-_ROW, _RAW = 2448, 8 * 128 * (3 * 2 + 4)
-_OPERAND_ROW = (128 + 8) * 2
+_ROW, _OPERAND_ROW = 2448, (128 + 8) * 2
+_RAW = 8 * (128 * (2 * 2 + 4) + _OPERAND_ROW)
 _ENDS = 2 * 3 * 3 * 128 * 2 + 2 * 8
 _STATE = {"f32": 128 * 128 * 4, "bf16": 128 * 128 * 2}
 
