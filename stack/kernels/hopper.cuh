@@ -69,26 +69,6 @@ __device__ __forceinline__ void bulk_store(void* to, uint32_t from, int bytes) {
 __device__ __forceinline__ void bulk_stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int kLeft> __device__ __forceinline__ void bulk_stores_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory"); }
 
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ __forceinline__ void cluster_sync() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
-
-// Where `address` lies in the shared memory of another block of the cluster.
-__device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) {
-  uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-}
-
-// 16 bytes into another block's shared memory; its barrier counts them.
-__device__ __forceinline__ void store_there(uint32_t there, float4 x, uint32_t barrier_there) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(there), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w),
-               "r"(barrier_there) : "memory");
-}
-
 // 2^x and 1/x to about 2^-22, results below 2^-126 flushed to zero: one instruction each.
 __device__ __forceinline__ float fast_exp2(float x) {
   float y;

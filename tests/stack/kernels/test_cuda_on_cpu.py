@@ -48,16 +48,6 @@ def assert_agrees(op: str, impl: str, call: Call, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "first", "exact"),
-    [(1, 4096, False, True), (37, 4096, False, True), (20, 4096, True, True), (130, 256, False, False)],
-)
-def test_boundary_in_clusters(rows: int, width: int, first: bool, exact: bool) -> None:
-    torch.manual_seed(rows)
-    call: Any = inputs.mhc_boundary("cpu", rows, width, first, bf16_fn=exact)
-    assert_agrees("mhc_boundary", "cuda_cluster", call, 4e-3)
-
-
-@pytest.mark.parametrize(
     ("rows", "width", "first", "exact", "ranks"),
     [(37, 4096, False, True, 8), (20, 4096, True, True, 16), (1, 4096, False, False, 16), (300, 256, False, False, 8)],
 )
@@ -223,13 +213,21 @@ def test_commit(impl: str, dtype: torch.dtype, snapshots: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("op", "exact", "stream"), [("kda_verify", "cuda_chain", "cuda_stream"), ("kda_commit", "cuda_fold", "cuda_stream")]
+    ("op", "waits", "streams_by", "tolerance"),
+    [
+        ("kda_verify", "cuda_chain", "cuda_stream", 0.0),
+        ("kda_verify", "cuda_chunk", "cuda_stream_chunk", 1e-3),
+        ("kda_verify", "cuda_chunk", "cuda_stream_roles", 1e-3),
+        ("kda_commit", "cuda_fold", "cuda_stream", 0.0),
+        ("kda_commit", "cuda_fold", "cuda_stream_chunk", 1e-3),
+    ],
 )
-def test_states_that_stream_give_the_bits_of_those_that_wait(
-    monkeypatch: pytest.MonkeyPatch, op: str, exact: str, stream: str, dtype: torch.dtype
+def test_states_that_stream_give_what_those_that_wait_give(
+    monkeypatch: pytest.MonkeyPatch, op: str, waits: str, streams_by: str, tolerance: float, dtype: torch.dtype
 ) -> None:
-    """Two multiprocessors, so that blocks have several turns: the next state arrives under the one that is computed."""
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=2))
+    """One multiprocessor, so that blocks have several turns: the next state arrives under the one that is computed.
+    Those that step give the same bits."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=1))
     streams.resident_blocks.cache_clear()
     torch.manual_seed(10)
     call = (
@@ -237,9 +235,9 @@ def test_states_that_stream_give_the_bits_of_those_that_wait(
     )
     if op == "kda_commit":
         call.args[5].copy_(torch.tensor([1, 2, 3, 8, 0, 5]))
-    got, want = (run(getattr(OPS[op].module(impl), op), call, "cpu") for impl in (stream, exact))
+    got, want = (run(getattr(OPS[op].module(impl), op), call, "cpu") for impl in (streams_by, waits))
     streams.resident_blocks.cache_clear()
-    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert max(distance(a, b) for a, b in zip(got, want, strict=True)) <= tolerance
 
 
 @pytest.mark.parametrize("splits", [1, 2])

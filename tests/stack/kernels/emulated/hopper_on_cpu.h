@@ -138,17 +138,6 @@ template <int kLeft> inline void bulk_stores_read() {  // as late as may be: wha
   }
 }
 
-inline uint32_t cluster_rank() { return self->block->rank; }
-inline void cluster_sync() { emulated::meet(machine.cluster_meeting, machine.cluster_alive); }
-inline uint32_t address_in(uint32_t address, uint32_t rank) {
-  return address + static_cast<uint32_t>((static_cast<int>(rank) - static_cast<int>(self->block->rank)) * 524288);
-}
-inline void store_there(uint32_t there, float4 x, uint32_t barrier_there) {
-  if (there % 16) std::fprintf(stderr, "a remote store is not aligned\n"), std::abort();
-  emulated::Barrier& b = emulated::barrier_at(barrier_there);
-  b.copies.push_back([=, &b] { std::memcpy(shared_pointer(there), &x, 16), b.bytes -= 16; });
-}
-
 inline float fast_exp2(float x) { return std::exp2(x); }
 inline float fast_reciprocal(float x) { return 1.f / x; }
 inline float fast_rsqrt(float x) { return 1.f / std::sqrt(x); }

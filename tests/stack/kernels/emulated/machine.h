@@ -85,14 +85,12 @@ struct Fiber {
   int linear, lane;
   bool done = false;
   std::vector<std::vector<std::function<void()>>> copy_groups{1}, store_groups{1};
-  int cluster_generation = 0;
 };
 
 struct Machine {
   std::vector<Block> blocks;
   std::vector<Fiber> fibers;
   std::vector<uint8_t*> stacks;
-  Meeting cluster_meeting;
   int cluster_alive = 0;
   std::map<uint64_t, Barrier> barriers;
   std::function<void()> kernel;
@@ -180,7 +178,6 @@ inline void run_cluster(std::vector<Index3> indices, int threads, unsigned seed)
   m.blocks.clear();
   m.blocks.resize(count);
   m.barriers.clear();
-  m.cluster_meeting = {};
   static uint8_t* arena = nullptr;
   static size_t arena_blocks = 0;
   if (arena_blocks < count) {
