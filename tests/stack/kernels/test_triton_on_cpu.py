@@ -46,6 +46,21 @@ for tile in (32, 128):
         assert error < 1e-5, (tile, parts, error)
 """
 
+FLAT = """
+from stack.kernels.sparse_mla.flat_index import flat_index, flat_rows
+torch.manual_seed(0)
+for apart, slots in ((256, 16), (8, 16), (64, 1)):  # neighbours of the flat tensor overlap
+    pool = torch.randn(9, slots * 64 + apart)[:, : slots * 64].unflatten(1, (slots, 64))
+    index = torch.randint(slots, 9 * slots, (5, 70), dtype=torch.int32)
+    index[1] = -1
+    index[2, 3:] = -1
+    rows, places = flat_rows(pool), flat_index(index, pool, 128)
+    assert places.shape == (5, 1, 128) and (places[:, 0, 70:] == -1).all()
+    valid, at = index >= 0, index.clamp(min=0)
+    assert torch.equal(places[:, 0, :70] >= 0, valid)
+    assert torch.equal(rows[places[:, 0, :70].clamp(min=0)][:, :, 0][valid], pool[at // slots, at % slots][valid])
+"""
+
 SEGMENTS = """
 from stack.kernels.kda_chunk import segment_scan, segments
 torch.manual_seed(0)
@@ -135,7 +150,9 @@ for rows, inner, narrow in ((17, 256, 128), (5, 128, 128)):
 
 
 @pytest.mark.parametrize(
-    "check", [PARTIAL, SEGMENTS, BLOCK, BESIDE], ids=["sparse_mla", "kda_segments", "dflash_block", "moe_beside"]
+    "check",
+    [PARTIAL, FLAT, SEGMENTS, BLOCK, BESIDE],
+    ids=["sparse_mla", "flat_index", "kda_segments", "dflash_block", "moe_beside"],
 )
 def test_agrees_in_the_interpreter(check: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path.cwd())}
