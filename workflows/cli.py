@@ -335,10 +335,20 @@ def profile(
     row: Annotated[str, typer.Argument(help="A row that serves a load, such as decode/fp8_kv.")] = "decode/baseline",
     workload: Annotated[str, typer.Option(help="One of the row's workloads; empty: the first.")] = "",
     testbed: Testbed = "cpu",
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Take in what stack.engine.bench --profile-steps printed elsewhere; run nothing."),
+    ] = None,
 ) -> None:
     """Show where the time of a prefill chunk and of a decode step goes, op by op; the report shows it too."""
-    from workflows.profiling import profile_row
+    from workflows.profiling import profile_row, take_in_trace
 
+    if source:
+        kept = take_in_trace(row, workload, testbed, RESULTS, source)
+        out.print(
+            f"{kept.relative_to(ROOT)}; np1d report --testbed {testbed} shows it", highlight=False, soft_wrap=True
+        )
+        return
     code, path = profile_row(row, workload, testbed, RESULTS)
     if code == 0:
         out.print(

@@ -1,9 +1,11 @@
 """`np1d profile ROW`: the ops of one prefill chunk and one decode step of a row, at its lengths, in a process of ours.
 
 One instance does both halves, so no transfer and no router is in the picture. The result lies beside the row's sessions
-as `profile.json`; it explains a row and is held against nothing.
+as `profile.json`; it explains a row and is held against nothing. A trace that `python -m stack.engine.bench
+--profile-steps` made elsewhere is taken in as `kernels.json`.
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from workloads.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE_FILE = "profile.json"
+KERNELS_FILE = "kernels.json"
 REQUESTS_PER_SLOT = 2
 
 
@@ -47,3 +50,29 @@ def profile_row(row: str, workload: str, testbed_id: str, results: Path) -> tupl
     command = [sys.executable, "-m", "stack.profile", str(config), "--out", str(folder / PROFILE_FILE)]
     command += [str(part) for pair in words.items() for part in pair]
     return subprocess.run(command, cwd=ROOT, check=False).returncode, folder / PROFILE_FILE
+
+
+def take_in_trace(row: str, workload: str, testbed_id: str, results: Path, source: Path) -> Path:
+    """Put a trace beside the row's sessions; `source` is what the bench printed. Raises WorkflowError otherwise."""
+    catalog = load_catalog()
+    entry = catalog.row(row)
+    plan = plan_session(entry.name, workload or entry.workloads[0], testbed_id=testbed_id, catalog=catalog)
+    path = results / Path(plan.cell.folder).parent / KERNELS_FILE
+    write_json(path, {"schema": "kernels/1", **_printed(source)})
+    return path
+
+
+def _printed(source: Path) -> dict[str, object]:
+    try:
+        lines = source.read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise WorkflowError(f"{source} cannot be read: {error.strerror}") from None
+    for line in reversed(lines):
+        if line.startswith("{"):
+            try:
+                body = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(body, dict) and isinstance(body.get("profile"), dict):
+                return {name: body[name] for name in ("profile", "impls", "doubts") if name in body}
+    raise WorkflowError(f"{source} holds no trace: give what python -m stack.engine.bench --profile-steps N printed")

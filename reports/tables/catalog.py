@@ -21,6 +21,7 @@ from reports.tables import (
     micro,
     profile,
     quality,
+    regions,
     settings,
 )
 from reports.tables.table import Table
@@ -48,6 +49,9 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     settings.decode_settings,
     micro.micro_table,
     profile.profile_table,
+    regions.regions_table,
+    regions.verify_shares,
+    regions.chunk_regions,
     mechanisms.mechanism_table,
     memory.memory_table,
     instances.memory_terms,
