@@ -357,6 +357,18 @@ def profile(
     raise typer.Exit(code)
 
 
+@app.command()
+def routes(
+    source: Annotated[Path, typer.Argument(help="Routes that kernels.moe_routes recorded.")],
+    testbed: Testbed = "cpu",
+) -> None:
+    """Count which share of the experts a step touches; the report shows it beside every decode row of the testbed."""
+    from workflows.profiling import take_in_routes
+
+    kept = take_in_routes(testbed, RESULTS, source)
+    out.print(f"{kept.relative_to(ROOT)}; np1d report --testbed {testbed} shows it", highlight=False, soft_wrap=True)
+
+
 def main() -> None:
     """Run the command; a mistake of the user is one sentence and exit code 2."""
     try:

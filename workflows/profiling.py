@@ -2,7 +2,8 @@
 
 One instance does both halves, so no transfer and no router is in the picture. The result lies beside the row's sessions
 as `profile.json`; it explains a row and is held against nothing. A trace that `python -m stack.engine.bench
---profile-steps` made elsewhere is taken in as `kernels.json`.
+--profile-steps` made elsewhere is taken in as `kernels.json`, and recorded routes as the share of experts that a step
+touches.
 """
 
 import json
@@ -20,6 +21,7 @@ from workloads.files import write_json
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE_FILE = "profile.json"
 KERNELS_FILE = "kernels.json"
+EXPERTS_FILE = "experts.json"
 REQUESTS_PER_SLOT = 2
 
 
@@ -59,6 +61,18 @@ def take_in_trace(row: str, workload: str, testbed_id: str, results: Path, sourc
     plan = plan_session(entry.name, workload or entry.workloads[0], testbed_id=testbed_id, catalog=catalog)
     path = results / Path(plan.cell.folder).parent / KERNELS_FILE
     write_json(path, {"schema": "kernels/1", **_printed(source)})
+    return path
+
+
+def take_in_routes(testbed_id: str, results: Path, source: Path) -> Path:
+    """Count the experts that steps touch on recorded routes, for a testbed's report. Raises WorkflowError."""
+    load_catalog().testbed(testbed_id)
+    command = [sys.executable, "-m", "stack.tune_moe.touched", str(source.resolve())]
+    counted = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    if counted.returncode:
+        raise WorkflowError((counted.stderr.strip().splitlines() or ["the routes could not be counted"])[-1])
+    path = results / testbed_id / EXPERTS_FILE
+    write_json(path, json.loads(counted.stdout))
     return path
 
 

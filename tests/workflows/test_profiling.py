@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workflows.errors import WorkflowError
-from workflows.profiling import take_in_trace
+from workflows.profiling import take_in_routes, take_in_trace
 
 TRACE = {
     "profile": {"decode": {"steps": 6, "kernels": {}}},
@@ -30,3 +30,9 @@ def test_a_log_without_a_trace_is_refused_with_the_way_out(tmp_path: Path) -> No
     for source in (tmp_path / "step.log", tmp_path / "absent.log"):
         with pytest.raises(WorkflowError, match=r"profile-steps|cannot be read"):
             take_in_trace("decode/baseline", "", "h200x1", tmp_path / "results", source)
+
+
+def test_a_file_that_holds_no_routes_is_refused_in_the_engines_words(tmp_path: Path) -> None:
+    (tmp_path / "routes").write_text("no routes")
+    with pytest.raises(WorkflowError, match="cannot be read as routes"):
+        take_in_routes("h200x1", tmp_path, tmp_path / "routes")
