@@ -28,6 +28,8 @@ HEADS = 16
 STAGES = {32: 2, 128: 1}
 """Tile -> tiles of keys in shared memory. Two of 128 FP8 keys would leave one block a multiprocessor fewer."""
 THREADS = 128
+BLOCKS = {(32, False): 2, (32, True): 4, (128, True): 3}
+"""Tile, whether keys are FP8 -> blocks for which a multiprocessor has shared memory, and shall have registers."""
 HELD = 2
 """Heads whose scores a thread holds: their reductions share barriers."""
 FORMS = tuple(
@@ -93,7 +95,7 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
         tl.dynamic(name, "int64") for name in ("q_units", "units", "entries", "rows_out", "logs")
     )
     wide, none = "int64", -tl.infinity("float32")
-    num_stages = STAGES[tile]
+    num_stages, num_blocks = STAGES[tile], BLOCKS[tile, is_fp8]
 
     @tl.prim_func
     def attend_tiles(
@@ -116,6 +118,7 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
         scale_log2: tl.float32,
     ):
         with tl.Kernel(rows, tl.ceildiv(heads, HEADS), parts, threads=THREADS) as (row, block, part):
+            tl.annotate_min_blocks_per_sm(num_blocks)
             q_shared = tl.alloc_shared((HEADS, LATENT), kv)
             keys = tl.alloc_shared((tile, LATENT), kv)
             p_shared = tl.alloc_shared((HEADS, tile), kv)
@@ -140,10 +143,10 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
                     ]
                 tl.reduce_absmax(query, largest, dim=1)
                 for h in tl.Parallel(HEADS):
-                    largest[h] = tl.max(largest[h], 1e-10) / 448.0
-                    q_scale[h] = largest[h]
+                    q_scale[h] = tl.max(largest[h], 1e-10) / 448.0
+                    largest[h] = 448.0 / tl.max(largest[h], 1e-10)
                 for h, d in tl.Parallel(HEADS, LATENT):
-                    q_shared[h, d] = tl.cast(query[h, d] / largest[h], kv)
+                    q_shared[h, d] = tl.cast(query[h, d] * largest[h], kv)
             else:
                 for h, d in tl.Parallel(HEADS, LATENT):
                     q_shared[h, d] = q[
@@ -187,8 +190,10 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
                     mixed[h, d] = mixed[h, d] * shrink[h]
                 tl.gemm(p_shared, keys, mixed, policy=tl.GemmWarpPolicy.FullCol)
             tl.reduce_sum(weight, total, dim=1, batch=HELD)
+            for h in tl.Parallel(HEADS):
+                last[h] = tl.if_then_else(total[h] > 0, 1.0 / (total[h] * peak_p), 0.0)
             for h, d in tl.Parallel(HEADS, LATENT):
-                mixed[h, d] = tl.if_then_else(total[h] > 0, mixed[h, d] / (total[h] * peak_p), 0.0)
+                mixed[h, d] = mixed[h, d] * last[h]
             for h, d in tl.Parallel(HEADS, LATENT):
                 if block * HEADS + h < heads:
                     out[(tl.cast(part, wide) * rows + row) * heads + block * HEADS + h, d] = mixed[h, d]

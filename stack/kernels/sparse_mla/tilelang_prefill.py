@@ -120,10 +120,10 @@ def program(kind: str) -> Any:
             if has_fp8_scores:
                 tl.reduce_absmax(query, largest, dim=1)
                 for h in tl.Parallel(HEADS):
-                    largest[h] = tl.max(largest[h], 1e-10) / 448.0
-                    q_scale[h] = largest[h] * scale_log2
+                    q_scale[h] = tl.max(largest[h], 1e-10) / 448.0 * scale_log2
+                    largest[h] = 448.0 / tl.max(largest[h], 1e-10)
                 for h, d in tl.Parallel(HEADS, LATENT):
-                    q_shared[h, d] = tl.cast(query[h, d] / largest[h], scored)
+                    q_shared[h, d] = tl.cast(query[h, d] * largest[h], scored)
             else:
                 for h in tl.Parallel(HEADS):
                     q_scale[h] = scale_log2
@@ -173,10 +173,10 @@ def program(kind: str) -> Any:
                 else:
                     tl.gemm(gathered, p_shared, mixed, transpose_A=True, transpose_B=True)
             tl.reduce_sum(weight, total, dim=0, batch=HELD)
+            for h in tl.Parallel(HEADS):
+                last[h] = tl.if_then_else(total[h] > 0, 1.0 / total[h], 0.0)
             for d, h in tl.Parallel(LATENT, HEADS):
-                mixed[d, h] = tl.if_then_else(total[h] > 0, mixed[d, h] / total[h], 0.0)
-            for d, h in tl.Parallel(LATENT, HEADS):
-                o_shared[h, d] = tl.cast(mixed[d, h], "bfloat16")
+                o_shared[h, d] = tl.cast(mixed[d, h] * last[h], "bfloat16")
             for h, d in tl.Parallel(HEADS, LATENT):
                 if block * HEADS + h < heads:
                     out[tl.cast(row, wide) * heads + block * HEADS + h, d] = o_shared[h, d]
