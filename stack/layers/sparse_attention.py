@@ -152,14 +152,23 @@ class SparseAttention:
         `rows` are x quantised, where that is done."""
         linear_heads = self.ops.linear.function("linear_heads")
         q_TQ, kv_TL = self.inputs(x_TC, rows)
-        qr_TQ = self.ops.rms_norm(q_TQ, self.q_norm_Q, eps=self.norm_eps)
+        qr_TQ, query_rows = self._query_rows(q_TQ)
         self.ops.latent_write(kv_TL, self.kv_norm_L, layer.latent_NPL, ctx.write_T, eps=self.norm_eps)
         if index_TW is None:
             w_TJ = self.indexer.write(x_TC, ctx, layer)
             index_TW = self.indexer.select(qr_TQ, w_TJ, ctx, layer, workspace_bytes)
-        q_THK = self.queries(qr_TQ).unflatten(-1, (self.to_latent_HLK.shape[0], -1))
+        q_THK = self.queries(qr_TQ, query_rows).unflatten(-1, (self.to_latent_HLK.shape[0], -1))
         o_THL = self.ops.sparse_mla(
             linear_heads(q_THK, self.to_latent_HLK), layer.latent_NPL, index_TW, scale=q_THK.shape[-1] ** -0.5
         )
         values_THV = linear_heads(o_THL, self.from_latent_HVL, by_row=True)
         return self.out(values_THV.flatten(1)), index_TW
+
+    def _query_rows(self, q_TQ: Tensor) -> tuple[Tensor, QuantizedRows | None]:
+        """The normalised low-rank rows, and these quantised where the product with them takes that."""
+        if not self.queries.is_fp8:
+            return self.ops.rms_norm(q_TQ, self.q_norm_Q, eps=self.norm_eps), None
+        both: tuple[Tensor, QuantizedRows] = self.ops.rms_norm.function("rms_norm_quant")(
+            q_TQ, self.q_norm_Q, eps=self.norm_eps, quantize_rows=self.ops.quantize_rows
+        )
+        return both

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stack.kernels.devices import cuda_only
+from stack.kernels.rms_norm.chain import then_quantized
 
 missing = cuda_only
 
@@ -34,3 +35,6 @@ def rms_norm(x_TC: Tensor, weight_C: Tensor, *, eps: float) -> Tensor:
             x_TC, weight_C, y_TC, x_TC.stride(0), width, eps, BLOCK=block, num_warps=max(1, min(8, block // 512))
         )
     return y_TC
+
+
+rms_norm_quant = then_quantized(rms_norm)

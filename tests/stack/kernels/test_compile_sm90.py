@@ -92,12 +92,14 @@ def fp8_weight(*shape: int) -> Fp8Weight:
 @pytest.mark.parametrize("width", [512, 4096])
 def test_row_kernels(compiled: list[str], width: int) -> None:
     impl("rms_norm", "triton_rows")(bf16(3, width), bf16(width), eps=1e-5)
+    module = OPS["rms_norm"].module("triton_quant")
+    module.rms_norm_quant(bf16(3, width - 128), bf16(width - 128), eps=1e-5, quantize_rows=None)
     impl("swiglu", "triton_rows")(bf16(3, 2 * width), limit=10.0)
     impl("swiglu", "triton_rows")(bf16(3, 2 * width), limit=None)
     impl("quantize_rows", "triton_group")(bf16(3, width))
     impl("swiglu_quant", "triton_fused")(bf16(3, 2 * width), limit=10.0)
     impl("gated_norm", "triton_rows")(bf16(3, 16, 128), bf16(3, 16, 128), bf16(128), eps=1e-5)
-    assert set(compiled) == {"_norm", "_swiglu", "_quantize", "_fused", "_gate"}
+    assert set(compiled) == {"_norm", "_norm_quant", "_swiglu", "_quantize", "_fused", "_gate"}
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP8])

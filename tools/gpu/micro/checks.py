@@ -46,6 +46,10 @@ def _rows() -> Iterator[Check]:
     for rows, width in ((1, 512), (7, 4096), (5, 1536)):
         label = f"{rows} x {width}"
         yield Check("rms_norm", ("triton_rows",), label, lambda r=rows, w=width: inputs.rms_norm("cpu", r, w), 3e-3)
+        yield Check(  # codes differ where a rounded value does
+            "rms_norm", ("triton_rows", "triton_quant"), f"{label}, quantised",
+            lambda r=rows, w=width: inputs.rms_norm_quant("cpu", r, w), 1.5e-2,
+        )  # fmt: skip
         yield Check("swiglu", ("triton_rows",), label, lambda r=rows, w=width: inputs.swiglu("cpu", r, w), 3e-3)
         yield Check(
             "quantize_rows", ("triton_group",), label, lambda r=rows, w=width: inputs.quantize_rows("cpu", r, w), 0

@@ -121,6 +121,12 @@ def rms_norm(device: str, rows: int, width: int) -> Call:
     return Call([strided(rows, width, device), torch.randn(width, device=device).to(BF16)], {"eps": 1e-5})
 
 
+def rms_norm_quant(device: str, rows: int, width: int) -> Call:
+    """The same, its result wanted quantised, too."""
+    call = rms_norm(device, rows, width)
+    return Call(call.args, call.kwargs | {"quantize_rows": None}, function="rms_norm_quant")
+
+
 def gated_norm(device: str, rows: int, heads: int) -> Call:
     """Head rows, and gates cut out of a wider tensor."""
     gate = torch.randn(2, rows, heads, 128, device=device).to(BF16)[1]

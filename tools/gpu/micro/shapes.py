@@ -314,6 +314,11 @@ def _rest() -> Iterator[Shape]:
     yield Shape(
         "rms_norm", ("triton_rows",), "32768 x 1536", lambda: inputs.rms_norm("cuda", 32768, 1536), 32768 * 1536 * 4
     )
+    for rows in (32768, 1056):
+        yield Shape(
+            "rms_norm", ("triton_rows", "triton_quant"), f"{rows} x 1536, quantised",
+            lambda r=rows: inputs.rms_norm_quant("cuda", r, 1536), rows * 1536 * (4 + 33 / 32),
+        )  # fmt: skip
     for rows, experts, top_k in ((32768, EXPERTS, 2), (1056, EXPERTS, 2), (8192, 4 * EXPERTS, 8)):
         yield Shape(
             "router",
