@@ -103,7 +103,12 @@ def _notes(material: Material) -> list[str]:
     if labels:
         words = sorted({word for label in labels for word in label.split(", ")})
         notes.append(f"Simulated or scaled in at least one session: {', '.join(words)}.")
-    digests = {session.status.get("measured_code") for session in results.sessions if session.outcome == "ok"}
+    if superseded := len(results.superseded):
+        notes.append(
+            f"{superseded} valid session{'s' * (superseded != 1)} ran older code or settings than a newer one of the "
+            "same cell, and are in no number."
+        )
+    digests = {session.status.get("measured_code") for cell in results.cells for session in results.valid(cell)}
     if len(digests) > 1:
         notes.append(
             f"The valid sessions ran {len(digests)} different states of the code: ratios between rows mix code changes "

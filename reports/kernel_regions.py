@@ -12,9 +12,9 @@ DRAFT = "draft alone"
 _RULES = tuple(
     (region, re.compile(pattern))
     for region, pattern in (
-        (PRODUCTS, r"^_(beside|grouped|tile)\b|GemmType\)1"),
+        (PRODUCTS, r"^_(beside|grouped)|GemmType\)1"),
         (MOVEMENT, r"^moe_|^_(scores|choose)\b"),
-        (QUANTISATION, r"^_(fused|quantize|swiglu)\b|^(encode|clamped)\b"),
+        (QUANTISATION, r"^_(fused|quantize|swiglu)"),
         ("mHC boundary", r"^mhc_"),
         ("dense FP8 products", r"deep_gemm::sm90_fp8_gemm|^_product\b"),
         ("BF16 products", r"^nvjet_|cublasLt|cutlass.*gemm"),
@@ -22,7 +22,7 @@ _RULES = tuple(
         (ATTENTION, r"^sparse_mla|^_(merge|place_rows|partial|flat)\b|flash_mla|^attend"),
         (INDEXER, r"^(index|page_scores|top_pools)|mqa_logits|^_(stage|bounds|score)\b"),
         (DRAFT, r"^_(convolve|turn|walk|fold)\b|^_attend\b|mbtopk"),
-        ("norms and latent rows", r"^_(norm|write)\b"),
+        ("norms and latent rows", r"^_(norm|write)"),
         ("sampling", r"^sample_"),
     )
 )

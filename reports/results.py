@@ -43,6 +43,16 @@ class Session:
         return f"{self.cell} s{self.index}"
 
     @property
+    def started_unix_s(self) -> float:
+        """When it began."""
+        return float(self.status.get("started_unix_s") or 0.0)
+
+    @property
+    def what_ran(self) -> tuple[str | None, str | None]:
+        """Digests of its plan, prompts aside, and of the code."""
+        return self.status.get("key"), self.status.get("measured_code")
+
+    @property
     def newer(self) -> str:
         """Why a newer attempt than this valid one is no result; empty when there is none."""
         newer = self.status.get("newer") or {}
@@ -77,8 +87,15 @@ class Results:
         return [session for session in self.sessions if session.cell == cell]
 
     def valid(self, cell: Cell) -> list[Session]:
-        """The sessions of a cell that may be shown as numbers."""
-        return [session for session in self.of(cell) if session.outcome == "ok"]
+        """The sessions of a cell that may be shown as numbers: valid ones, of the code and settings of the newest."""
+        sessions = [session for session in self.of(cell) if session.outcome == "ok"]
+        newest = max(sessions, key=lambda session: session.started_unix_s, default=None)
+        return [session for session in sessions if newest and session.what_ran == newest.what_ran]
+
+    @property
+    def superseded(self) -> list[Session]:
+        """Valid sessions of older code or settings than a newer one of their cell; their values are in no number."""
+        return [s for s in self.sessions if s.outcome == "ok" and s not in self.valid(s.cell)]
 
     def values(self, cell: Cell, metric: str) -> list[float]:
         """A metric of each valid session that has it."""

@@ -16,10 +16,11 @@ _PUBLISHED_NAMES = {"pytorch": "torch", "deepgemm": "sgl-deep-gemm", "sglang_rou
 
 def sessions_table(material: Material) -> Table:
     """Every session: its question, what is simulated, what was left out, how it ended."""
+    superseded = material.results.superseded
     rows = [
         {
             "session": session.name,
-            "outcome": session.outcome,
+            "outcome": "ok, superseded" if session in superseded else session.outcome,
             "question": session.plan.get("question", ""),
             "expected": _expected(session.plan.get("expect")),
             "labels": simulated_words(session.labels) or "nothing",
@@ -32,7 +33,8 @@ def sessions_table(material: Material) -> Table:
     return Table(
         name="sessions",
         title="Sessions",
-        caption="A session is one start of the servers. The expectation was written down before the row was run.",
+        caption="A session is one start of the servers. The expectation was written down before the row was run. "
+        "One that a session of newer code or settings superseded is in no number.",
         frame=pd.DataFrame(rows),
         headers={
             "session": "session",

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from reports.build import main
+from reports.claims import Cell
 from reports.headline import headline
 from reports.json_files import sealed
 from reports.material import collect
@@ -285,3 +286,16 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_page(tmp_path, monkeypat
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and "No space left on device" in error and "free some space" in error
     assert page.read_text() == "old" and not [f for f in tree.folder.rglob(".*") if f.is_file()]
+
+
+def test_one_value_never_mixes_two_states_of_the_code(tmp_path):
+    tree = ResultTree(tmp_path, "small", TINY)
+    cell = "decode/baseline/sp99_9"
+    tree.add(cell, 0, metrics={"output_tok_s": 100.0}, status={"measured_code": "older"})
+    for index, rate in ((1, 200.0), (2, 242.0)):
+        tree.add(cell, index, metrics={"output_tok_s": rate})
+    material = collect(load_results(tree.folder))
+    ours = material.ours(Cell(*cell.split("/")), "output_tok_s")
+    assert (ours.sessions, ours.value) == (2, pytest.approx(220.0))
+    assert [session.name for session in material.results.superseded] == [f"{cell} s0"]
+    assert any("older code" in note for note in headline(material).notes)
