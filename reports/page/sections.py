@@ -44,7 +44,7 @@ def sections(material: Material, tables: Mapping[str, Table], drawn: Sequence[Dr
     return [
         Section("worse", "What gets worse", [], [worse]),
         Section("decode", "Decode", [_NUMBERS], parts("ladder_decode", "values_decode", "batches", "figure:decode",
-                                                "figure:prefix_sharing", "leave_one_out")),
+                                                "figure:prefix_sharing", "leave_one_out", "further_points")),
         Section("prefill", "Prefill", [], parts("ladder_prefill", "values_prefill", "figure:prefill", "figure:packet")),
         Section("integrated", "3P1D", [], parts("figure:topology", "integrated_throughput", "integrated_latency",
                                                 "integrated_halves", "figure:integrated", "balance",

@@ -49,6 +49,55 @@ def batches_table(material: Material) -> Table:
     )
 
 
+def further_points(material: Material) -> Table:
+    """Decode rows at other loads, shared prefixes or shapes than the ladder's, one line a cell with a valid session."""
+    rows = []
+    for cell in material.results.cells:
+        sessions = material.results.valid(cell)
+        if cell.suite != DECODE.suite or cell.workload == DECODE.workload or not sessions:
+            continue
+        plan = sessions[-1].plan
+        shape = plan.get("conditions", {}).get("scaled", {})
+        rows.append(
+            {
+                "row": cell.row,
+                "workload": cell.workload,
+                "model": plan.get("model", {}).get("name"),
+                "admission": sessions[-1].labels.get("admission"),
+                "shared_pct": 100 * shape["shared_ratio"] if "shared_ratio" in shape else None,
+                "in_flight": shape.get("concurrency"),
+                "limit": _whole(material.ours(cell, "running_limit").value),
+                "running": _whole(material.ours(cell, "running_p50").value),
+                "output_tok_s": material.ours(cell, "output_tok_s").value,
+                "tpot_mean_ms": material.ours(cell, "tpot_mean_ms").value,
+                "pages_pct": material.ours(cell, "pages_used_pct").value,
+                "sessions": material.ours(cell, "output_tok_s").sessions,
+            }
+        )
+    return Table(
+        name="further_points",
+        title="Decode at other loads and shapes",
+        caption="One load for all rows (sp99_9_same), each row's own limit (sp99_9_tuned), nothing shared (unshared), "
+        "and the layer shapes of one rank of TP4 without expert parallelism (sp99_9_tp).",
+        frame=pd.DataFrame(rows),
+        headers={
+            "row": "row",
+            "workload": "workload",
+            "model": "model",
+            "admission": "admission",
+            "shared_pct": "shared, %",
+            "in_flight": "in flight",
+            "limit": "limit",
+            "running": "running",
+            "output_tok_s": "output tok/s",
+            "tpot_mean_ms": "TPOT mean, ms",
+        }
+        if rows
+        else {},
+        empty="None was run: np1d run decode/ROW --workload unshared, sp99_9_tp, sp99_9_same or sp99_9_tuned.",
+    )
+
+
 def _row(material: Material, cell: Cell, experts: Experts) -> dict[str, object]:
     config = instance_config(material.results.valid(cell)[-1].plan, "decode")
     width = verify_width(config) if config else 1

@@ -32,6 +32,7 @@ TABLES: tuple[Callable[[Material], Table], ...] = (
     ladder.prefill_values,
     ladder.decode_values,
     batches.batches_table,
+    batches.further_points,
     leave_one_out.leave_one_out,
     integrated.throughput,
     integrated.latencies,

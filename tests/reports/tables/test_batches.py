@@ -8,7 +8,7 @@ import pytest
 from reports.experts import read_experts
 from reports.material import collect
 from reports.results import load_results
-from reports.tables.batches import batches_table
+from reports.tables.batches import batches_table, further_points
 from tests.support.result_tree import REAL, ResultTree
 
 SHARES = [
@@ -40,3 +40,13 @@ def test_shares_lie_between_counted_batches_and_are_not_guessed_below_the_smalle
     assert (experts.share(8, 1), experts.share(100, 1)) == (0.6, 0.6)
     assert math.isnan(experts.share(1, 1)) and math.isnan(experts.share(4, 6))
     assert math.isnan(read_experts(tmp_path / "nowhere").share(4, 1))
+
+
+def test_other_loads_of_a_row_have_a_table_of_their_own(tmp_path):
+    tree = ResultTree(tmp_path, "full", REAL)
+    tree.add("decode/baseline/sp99_9", metrics={"output_tok_s": 2700.0})
+    tree.add("decode/baseline/unshared", metrics={"output_tok_s": 2500.0, "running_p50": 58.0})
+    material = collect(load_results(tree.folder))
+    (row,) = further_points(material).frame.to_dict("records")
+    assert (row["workload"], row["output_tok_s"], row["running"]) == ("unshared", pytest.approx(2500), 58)
+    assert list(batches_table(material).frame["row"]) == ["baseline"]
