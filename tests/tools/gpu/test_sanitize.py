@@ -80,9 +80,9 @@ def test_a_version_that_does_not_start_or_sees_nothing_is_passed_over(tmp_path: 
     sees = 'case "$*" in *clean) n=0;; *barrier) n=0;; *) n=1;; esac; echo "========= ERROR SUMMARY: $n errors"'
     seeing = _tool(tmp_path / "3", sees)
     report = Report(tmp_path)
-    assert working_tool([dead, blind, seeing], report) == (seeing, {"memcheck", "racecheck"})
+    assert working_tool({"1": dead, "2": blind, "3": seeing}, report) == (seeing, {"memcheck", "racecheck"})
     assert [row["verdict"] for row in report.verdicts if row["version"] == "3"].count("not caught") == 1
-    assert working_tool([dead, blind], Report(tmp_path)) == (None, set())
+    assert working_tool({"1": dead, "2": blind}, Report(tmp_path)) == (None, set())
 
 
 def test_a_unit_whose_time_is_up_is_ended_with_what_it_started_and_late_ones_do_not_begin(tmp_path: Path) -> None:

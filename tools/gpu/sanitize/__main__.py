@@ -1,9 +1,10 @@
-"""`python3 -m tools.gpu.sanitize OUT --tool ARCHIVE`: the kernels' checks under compute-sanitizer, several at once.
+"""`python3 -m tools.gpu.sanitize OUT [--tool ARCHIVE]`: the kernels' checks under compute-sanitizer, several at once.
 
-First planted faults: the version that sees them is used (the packed ones differ in which drivers they know), and what
-no tool has seen fails the run. Then the units in their order, each with its own time, log and verdict; `summary.json`
-and `summary.txt` in OUT are written again after each, so that whatever ends the run leaves what was found. Every tensor
-is its own allocation, so that an access behind its end is one outside of any. Knows no op.
+First planted faults: the version that sees them is used, of the one that is installed and the packed ones (which differ
+in the drivers they know), and what no tool has seen fails the run. Then the units in their order, each with its own
+time, log and verdict; `summary.json` and `summary.txt` in OUT are written again after each, so that whatever ends the
+run leaves what was found. Every tensor is its own allocation, so that an access behind its end is one outside of any.
+Knows no op.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,9 +70,13 @@ def main() -> int:
     report = Report(options.out.resolve())
     signal.signal(signal.SIGTERM, _leave)
     compile_sources((SOURCE,))
-    tool, kinds = working_tool(unpacked(options.tool), report)
+    tools = {**installed(), **(unpacked(options.tool) if options.tool else {})}
+    tool, kinds = working_tool(tools, report)
     if tool is None:
-        sys.stderr.write("error: no packed compute-sanitizer runs here; the logs of its planted faults say why\n")
+        sys.stderr.write(
+            "error: no compute-sanitizer works here; the logs of planted faults say why, "
+            "and --tool takes an archive of tools.gpu.calls.sanitizer\n"
+        )
         return 1
     only = set(filter(None, options.only.split(",")))
     chosen = [unit for unit in units() if unit.tool in kinds and (not only or unit.op in only)]
@@ -82,19 +88,25 @@ def main() -> int:
     return int(any(row["verdict"] not in fine for row in report.verdicts if row["version"] == used))
 
 
-def unpacked(archive: Path) -> list[Path]:
+def installed() -> dict[str, Path]:
+    """The one on the PATH, or where CUDA usually lies."""
+    usual = Path("/usr/local/cuda/bin/compute-sanitizer")
+    found = shutil.which("compute-sanitizer") or (str(usual) if usual.exists() else None)
+    return {"installed": Path(found)} if found else {}
+
+
+def unpacked(archive: Path) -> dict[str, Path]:
     """The compute-sanitizer of every packed version, in order of preference."""
     folder = Path(tempfile.mkdtemp(prefix="np1d-sanitizer-"))
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="tar")
-    return sorted(folder.glob("*/compute-sanitizer"))
+    return {tool.parent.name: tool for tool in sorted(folder.glob("*/compute-sanitizer"))}
 
 
-def working_tool(tools: list[Path], report: Report) -> tuple[Path | None, set[str]]:
+def working_tool(tools: dict[str, Path], report: Report) -> tuple[Path | None, set[str]]:
     """The first version whose memcheck passes the clean kernel and sees the overrun, and its tools that saw all they
     were shown."""
-    for tool in tools:
-        report.version = tool.parent.name
+    for report.version, tool in tools.items():
         shown = [(kind, name) for kind, names in PLANTED.items() for name in names]
         with ThreadPoolExecutor(len(shown)) as pool:
             seen = dict(zip(shown, pool.map(lambda pair: _planted(tool, *pair, report), shown), strict=True))  # noqa: B023
@@ -107,13 +119,13 @@ def working_tool(tools: list[Path], report: Report) -> tuple[Path | None, set[st
 def _planted(tool: Path, kind: str, name: str, report: Report) -> bool:
     unit, begun_s = Unit(kind, "planted", name), time.monotonic()
     number = list(PLANTED).index(kind) * 2 + (name == "overrun")
-    log = report.out / f"{unit.name}.{tool.parent.name}.log"
+    log = report.out / f"{unit.name}.{report.version}.log"
     words = [sys.executable, "-m", "tools.gpu.sanitize.planted", name]
     code = obey(command(tool, kind, number) + words, log, PLANTED_LIMIT_S)
     found = errors_in(log)
     is_right = found is not None and (found > 0) == (name != "clean")
     verdict = "not caught" if not is_right else "clean" if name == "clean" else "caught"
-    report.add(unit, verdict, f"{tool.parent.name}: {first_error(log, code)}", time.monotonic() - begun_s)
+    report.add(unit, verdict, f"{report.version}: {first_error(log, code)}", time.monotonic() - begun_s)
     return is_right
 
 
@@ -204,7 +216,7 @@ def _leave(number: int, frame: object) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m tools.gpu.sanitize", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--tool", type=Path, required=True, help="archive of tools.gpu.calls.sanitizer")
+    parser.add_argument("--tool", type=Path, help="archive of tools.gpu.calls.sanitizer, where none is installed")
     parser.add_argument("--budget", type=float, default=270, help="seconds for everything")
     parser.add_argument("--only", default="", help="ops, separated by commas")
     parser.add_argument("--jobs", type=int, default=0, help="processes at once; as many as fit without it")
