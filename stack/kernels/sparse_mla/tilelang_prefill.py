@@ -25,7 +25,8 @@ __all__ = ["missing", "sparse_mla"]
 HEADS = 16
 TILE = 64
 STAGES = 2
-"""Tiles of keys in flight: the gather of the next one overlaps with the products of this one."""
+"""Tiles of keys in shared memory: with two, the gather of the next overlaps with the products of this one; with one,
+blocks of a multiprocessor overlap. With none, `fp8` latents are widened on their way, without a copy in between."""
 THREADS = 128
 HELD = 4
 """Heads whose scores a thread holds: their reductions share barriers."""
@@ -77,6 +78,7 @@ def program(kind: str) -> Any:
         tl.dynamic(name, "int64") for name in ("q_units", "units", "entries", "rows_out")
     )
     wide, none, num_stages = "int64", -tl.infinity("float32"), STAGES
+    is_direct = kind == "fp8" and num_stages == 0
 
     @tl.prim_func
     def attend_rows(
@@ -139,13 +141,17 @@ def program(kind: str) -> Any:
             for t in tl.Pipelined(tiles, num_stages=num_stages):
                 for n, d in tl.Parallel(TILE, LATENT):
                     slot = tl.max(index[tl.cast(row, wide) * index_row + tl.min(t * TILE + n, width - 1)], 0)
-                    gathered[n, d] = latent[
+                    value = latent[
                         tl.cast(slot >> page_shift, wide) * page
                         + tl.cast(slot & ((1 << page_shift) - 1), wide) * slot_units
                         + d // unit,
                         d % unit,
                     ]
-                if is_fp8:
+                    if is_direct:
+                        widened[n, d] = tl.cast(value, product)
+                    else:
+                        gathered[n, d] = value
+                if is_fp8 and not is_direct:
                     for n, d in tl.Parallel(TILE, LATENT):
                         widened[n, d] = tl.cast(gathered[n, d], product)
                 if is_fp8 and not has_fp8_scores:

@@ -68,14 +68,19 @@ def test_parts_and_their_merge(dtype: torch.dtype, tile: int, parts: int, tolera
 
 @on_cpu
 @pytest.mark.parametrize(
-    ("impl", "dtype", "tolerance"),
+    ("impl", "dtype", "stages", "tolerance"),
     [
-        pytest.param("tilelang_prefill", BF16, 4e-3, id="bf16"),
-        pytest.param("tilelang_prefill_q8", FP8, 5e-2, id="q8"),
-        pytest.param("tilelang_prefill", FP8, 4e-3, id="fp8", marks=nightly),
+        pytest.param("tilelang_prefill", BF16, 2, 4e-3, id="bf16-2"),
+        pytest.param("tilelang_prefill_q8", FP8, 2, 5e-2, id="q8-2"),
+        pytest.param("tilelang_prefill", FP8, 2, 4e-3, id="fp8-2", marks=nightly),
+        pytest.param("tilelang_prefill", FP8, 0, 4e-3, id="fp8-0", marks=nightly),
+        pytest.param("tilelang_prefill_q8", FP8, 1, 5e-2, id="q8-1", marks=nightly),
     ],
 )
-def test_many_rows(impl: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_many_rows(
+    monkeypatch: pytest.MonkeyPatch, impl: str, dtype: torch.dtype, stages: int, tolerance: float
+) -> None:
+    monkeypatch.setattr(tilelang_prefill, "STAGES", stages)
     call, want = attention(dtype)
     got = OPS["sparse_mla"].module(impl).sparse_mla(*call.args, **call.kwargs)
     assert distance(got, want) <= tolerance

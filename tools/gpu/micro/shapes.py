@@ -29,7 +29,11 @@ KDA_VARIANTS = tuple(
     )
 )
 
-PREFILL_VARIANTS = ("tilelang_prefill@tilelang_prefill.STAGES=1", "tilelang_prefill_q8@tilelang_prefill.STAGES=1")
+PREFILL_VARIANTS = (
+    "tilelang_prefill@tilelang_prefill.STAGES=0",
+    "tilelang_prefill@tilelang_prefill.STAGES=1",
+    "tilelang_prefill_q8@tilelang_prefill.STAGES=1",
+)
 
 STREAM_VARIANTS = ("cuda_stream@cuda_stream.BLOCKS=3", "cuda_stream_chunk@cuda_stream_chunk.BLOCKS=2")
 
