@@ -35,7 +35,7 @@ class Seen:
 def look_at(page: Path, viewport_widths: tuple[int, ...]) -> Seen:
     """Open a page at several widths."""
     assert CHROMIUM is not None
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # a child may write until it ends
         flags = [
             "--headless",
             "--no-sandbox",
@@ -56,10 +56,18 @@ def look_at(page: Path, viewport_widths: tuple[int, ...]) -> Seen:
 async def _look(page: Path, viewport_widths: tuple[int, ...], profile: Path) -> Seen:
     port = await _port(profile / "DevToolsActivePort")
     async with aiohttp.ClientSession() as session:
-        async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-            target = next(one for one in await answer.json() if one["type"] == "page")
-        async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+        async with session.ws_connect(await _target(session, port), max_msg_size=0) as socket:
             return await _Tab(socket).visit(page, viewport_widths)
+
+
+async def _target(session: aiohttp.ClientSession, port: int) -> str:
+    """The first page's address; the browser listens before it has one."""
+    for _ in range(300):
+        async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+            if pages := [one for one in await answer.json() if one["type"] == "page"]:
+                return str(pages[0]["webSocketDebuggerUrl"])
+        await asyncio.sleep(0.1)
+    raise TimeoutError("the browser opened no page")
 
 
 async def _port(file: Path) -> int:
