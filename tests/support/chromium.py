@@ -55,9 +55,11 @@ def look_at(page: Path, viewport_widths: tuple[int, ...]) -> Seen:
 
 async def _look(page: Path, viewport_widths: tuple[int, ...], profile: Path) -> Seen:
     port = await _port(profile / "DevToolsActivePort")
-    async with aiohttp.ClientSession() as session:
-        async with session.ws_connect(await _target(session, port), max_msg_size=0) as socket:
-            return await _Tab(socket).visit(page, viewport_widths)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(await _target(session, port), max_msg_size=0) as socket,
+    ):
+        return await _Tab(socket).visit(page, viewport_widths)
 
 
 async def _target(session: aiohttp.ClientSession, port: int) -> str:
