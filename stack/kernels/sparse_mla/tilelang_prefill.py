@@ -4,7 +4,8 @@ Keys are the 64 rows of the instruction and heads its columns, so 16 heads waste
 tile is gathered while the one before it is multiplied. BF16 latents are multiplied as they are. FP8 latents come as FP8
 and are widened to FP16 in shared memory (exact), as the instruction takes FP8 operands only as they lie, and K' does
 not; probabilities and q are FP16 there, which holds q up to 65,504. One block takes all keys of 16 heads of a row, so a
-few rows leave the device empty: `num_splits` must be 1 or None.
+few rows leave the device empty: `num_splits` must be 1 or None. `tilelang_wide` has the form for a multiple of 64
+heads, where these are the rows.
 
 T rows, H heads, L latent values, W indices.
 """
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stack.kernels.sparse_mla import tilelang_wide
 from stack.kernels.sparse_mla.flat_pool import LATENT, flat_call
 from stack.kernels.tile_program import compiled, missing
 
@@ -53,7 +55,8 @@ def sparse_mla(
     if rows == 0:
         return out
     is_fp8 = latent_NPL.element_size() == 1
-    kernel("q8" if is_fp8 and fp8_scores else "fp8" if is_fp8 else "bf16")(
+    form = tilelang_wide.kernel if heads % tilelang_wide.HEADS == 0 else kernel
+    form("q8" if is_fp8 and fp8_scores else "fp8" if is_fp8 else "bf16")(
         call.q, call.latent, call.index, out.view(-1, width), rows, heads, index_TW.shape[1],
         -(-index_TW.shape[1] // TILE), call.q_row, call.q_head, call.page, call.slot, call.page_shift, call.index_row,
         scale * 1.4426950408889634,

@@ -15,7 +15,7 @@ pytest.importorskip("tilelang", reason="TileLang is not installed; envs/test.txt
 
 from stack.kernels import tile_program
 from stack.kernels.catalog import OPS
-from stack.kernels.sparse_mla import flat_pool, tilelang_merge, tilelang_partial, tilelang_prefill
+from stack.kernels.sparse_mla import flat_pool, tilelang_merge, tilelang_partial, tilelang_prefill, tilelang_wide
 from tests.stack.kernels import cuda_on_cpu, tile_on_cpu
 from tools.gpu.micro import inputs
 from tools.gpu.micro.compare import distance
@@ -31,7 +31,7 @@ on_cpu = pytest.mark.skipif(not cuda_on_cpu.can_run(), reason="there is no C++ c
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled programs run on the CPU, on a device of 132 multiprocessors."""
-    for module in (tilelang_partial, tilelang_prefill, tilelang_merge):
+    for module in (tilelang_partial, tilelang_prefill, tilelang_wide, tilelang_merge):
         module.kernel.cache_clear()
         monkeypatch.setattr(
             module, "compiled", lambda program: tile_on_cpu.EmulatedKernel(tile_on_cpu.lowered(program))
@@ -97,6 +97,22 @@ PROGRAMS = [(name, form) for name, form in programs() if (name.rpartition(".")[2
 def test_the_other_programs_lower_for_hopper(name: str, form: tuple[Any, ...]) -> None:
     source = tile_program.cuda_source(importlib.import_module(name).program(*form))
     assert "__global__" in source and ("wgmma" in source or "mma_sync" in source)
+
+
+@on_cpu
+@nightly
+@pytest.mark.parametrize(
+    ("impl", "dtype", "tolerance"),
+    [
+        pytest.param("tilelang_prefill", BF16, 4e-3, id="bf16"),
+        pytest.param("tilelang_prefill", FP8, 4e-3, id="fp8"),
+        pytest.param("tilelang_prefill_q8", FP8, 5e-2, id="q8"),
+    ],
+)
+def test_many_rows_of_64_heads(impl: str, dtype: torch.dtype, tolerance: float) -> None:
+    call, want = attention(dtype, heads=64)
+    got = OPS["sparse_mla"].module(impl).sparse_mla(*call.args, **call.kwargs)
+    assert distance(got, want) <= tolerance
 
 
 @pytest.mark.parametrize(

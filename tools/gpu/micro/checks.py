@@ -219,8 +219,13 @@ def _sparse() -> Iterator[Check]:
         )  # fmt: skip
     for rows, heads, width in ((5, 64, 2112), (3, 128, 200)):
         yield Check(
-            "sparse_mla", ("flash_mla", "cuda_gather"), f"{rows} x {heads} x {width} {BF16}",
+            "sparse_mla", ("flash_mla", "cuda_gather", "tilelang_prefill"), f"{rows} x {heads} x {width} {BF16}",
             lambda r=rows, h=heads, w=width: inputs.sparse_mla("cpu", r, h, w, 4000, BF16, 64), 4e-3,
+        )  # fmt: skip
+        yield Check(
+            "sparse_mla", ("cuda_gather", "tilelang_prefill", "tilelang_prefill_q8"),
+            f"{rows} x {heads} x {width} {FP8}",
+            lambda r=rows, h=heads, w=width: inputs.sparse_mla("cpu", r, h, w, 4000, FP8, 64), 5e-2,
         )  # fmt: skip
 
 

@@ -102,22 +102,24 @@ inline void mma_sync(float* c, const unsigned* a, const unsigned* b) {
   });
 }
 
-// Rows of 128 bytes, swizzled in groups of eight; `stride` bytes from one group to the next.
+// Rows of 128 bytes, swizzled in groups of eight, all in units of 16 bytes: `stride` from one group to the next, and where an operand lies
+// transposed, so that a row goes on beyond its 128 bytes, `leading` from one part of it to the next.
 struct GmmaDescriptor {
-  uint32_t start = 0;  // in units of 16 bytes
-  uint16_t stride = 0;
-  GmmaDescriptor operator+(int units) const { return {start + units, stride}; }
-  explicit operator uint64_t() const { return static_cast<uint64_t>(stride) << 32 | start; }
+  uint32_t start = 0;
+  uint16_t stride = 0, leading = 0;
+  GmmaDescriptor operator+(int units) const { return {start + units, stride, leading}; }
+  explicit operator uint64_t() const { return static_cast<uint64_t>(leading) << 48 | static_cast<uint64_t>(stride) << 32 | start; }
 };
 template <int kLayout, int kLeading, int kStride> inline void initialize_wgmma_descriptor(GmmaDescriptor& d, const void* at) {
   static_assert(kLayout == 1, "the 128-byte swizzle");
   if (shared_address(at) % 1024) std::fprintf(stderr, "an operand of a warpgroup's product is not aligned\n"), std::abort();
-  d = {shared_address(at) / 16, kStride};
+  d = {shared_address(at) / 16, kStride, kLeading};
 }
 template <typename T> inline void increase_descriptor_offset(GmmaDescriptor& d, T bytes) { d.start += bytes / 16; }
 
 inline float swizzled_value(uint64_t descriptor, int row, int byte, DataType type) {
-  uint64_t at = (descriptor & 0xffffffff) * 16 + row / 8 * (descriptor >> 32) * 16 + row % 8 * 128 + byte;
+  uint64_t at = (descriptor & 0xffffffff) * 16 + row / 8 * (descriptor >> 32 & 0xffff) * 16 + row % 8 * 128 + byte % 128;
+  at += byte / 128 * (descriptor >> 48) * 16;
   at ^= (at >> 7 & 7) << 4;
   return value_at(shared_pointer(static_cast<uint32_t>(at)), type);
 }
@@ -125,8 +127,8 @@ inline float swizzled_value(uint64_t descriptor, int row, int byte, DataType typ
 template <DataType kA, DataType kB, DataType kC, int kM, int kN, int kK, bool kTransA, bool kTransB, int kScaleA, int kScaleB>
 inline void wgmma_ss(uint64_t a, uint64_t b, uint32_t* c, int accumulate) {
   constexpr int kSize = kA == DataType::kFloat8_e4m3 ? 1 : 2;
-  static_assert(kA == kB && kM == 64 && kK * kSize == 32 && !kTransB && kScaleA == 1 && kScaleB == 1);
-  static_assert(!kTransA || kSize == 2, "one-byte operands are taken as they lie");
+  static_assert(kA == kB && kM == 64 && kK * kSize == 32 && kScaleA == 1 && kScaleB == 1);
+  static_assert(!(kTransA || kTransB) || kSize == 2, "one-byte operands are taken as they lie");
   emulated::meet_warpgroup();
   float* d = reinterpret_cast<float*>(c);
   const int warp = self->linear % 128 / 32, g = self->lane / 4, t = self->lane % 4;
@@ -134,7 +136,8 @@ inline void wgmma_ss(uint64_t a, uint64_t b, uint32_t* c, int accumulate) {
     const int row = warp * 16 + g + 8 * (i / 2 % 2), column = i / 4 * 8 + 2 * t + i % 2;
     float sum = accumulate ? d[i] : 0.f;
     for (int k = 0; k < kK; ++k)
-      sum += (kTransA ? swizzled_value(a, k, row * kSize, kA) : swizzled_value(a, row, k * kSize, kA)) * swizzled_value(b, column, k * kSize, kB);
+      sum += (kTransA ? swizzled_value(a, k, row * kSize, kA) : swizzled_value(a, row, k * kSize, kA)) *
+             (kTransB ? swizzled_value(b, k, column * kSize, kB) : swizzled_value(b, column, k * kSize, kB));
     d[i] = sum;
   }
   emulated::meet_warpgroup();
@@ -147,8 +150,11 @@ inline void fence_proxy_async() {}
 
 struct SumOp { float operator()(float x, float y) const { return x + y; } };
 struct MaxOp { float operator()(float x, float y) const { return std::fmax(x, y); } };
-template <int kThreads> struct NamedBarrier {
-  static void sync() { emulated::meet_warpgroup(); }
+template <int kThreads> struct NamedBarrier {  // of the whole block
+  static void sync() {
+    if (static_cast<int>(machine.block_size.x) != kThreads) std::fprintf(stderr, "a barrier of a part of the block\n"), std::abort();
+    __syncthreads();
+  }
 };
 
 // All of `kThreads` neighbours whose places differ in bits from `kScale` on.
