@@ -11,10 +11,9 @@ compiled=${2:?usage: setup_and_run.sh PACKED COMPILED COMMAND [ARGUMENT ...]}
 shift 2
 site=$(mktemp -d)
 xz -dc "$packed/site.tar.xz" | tar xf - -C "$site" || exit 1
-mkdir -p build/jit build/cuda
-[[ -f $compiled ]] && tar xJf "$compiled" -C build
+python3 -m tools.gpu.calls.compiled restore "$compiled" build || exit 1
 export PYTHONPATH=$site:$PWD PYTHONUNBUFFERED=1 TRITON_CACHE_DIR=$PWD/build/jit/triton DG_JIT_CACHE_DIR=$PWD/build/jit/dg TILELANG_CACHE_DIR=$PWD/build/jit/tilelang
 "$@"
 code=$?
-tar cJf "$compiled.new" -C build jit cuda && mv "$compiled.new" "$compiled"
+python3 -m tools.gpu.calls.compiled keep "$compiled.new" build && mv "$compiled.new" "$compiled"
 exit $code

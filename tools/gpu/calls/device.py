@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools.gpu.calls import compiled
 from tools.gpu.calls.run import GRACE_S, LEAVE_S
 from tools.gpu.calls.table import TABLE, read_calls
 
@@ -110,17 +111,7 @@ def _collect(names: Sequence[str], work: Path, out: Path, lanes: Sequence[Lane])
         for piece in sorted((work / name).glob("results.tar.xz.*")):
             shutil.copyfile(piece, out / f"{name}.tar.xz.{piece.suffix[1:]}")
     (out / "summary.json").write_text(json.dumps(summaries, indent=1) + "\n")
-    taken: set[str] = set()
-    with tarfile.open(out / "kernels.tar.xz", "w:xz", preset=1) as archive:
-        for build in (lane.folder / "build" for lane in lanes):
-            for path in sorted(
-                path for kind in ("jit", "cuda") for path in (build / kind).rglob("*") if path.is_file()
-            ):
-                name = path.relative_to(build).as_posix()
-                if name not in taken:
-                    taken.add(name)
-                    with contextlib.suppress(FileNotFoundError):  # a compiler that was ended may clean up yet
-                        archive.add(path, name)
+    compiled.keep([lane.folder / "build" for lane in lanes], out / "kernels.tar.xz")
     shutil.rmtree(work, ignore_errors=True)
 
 

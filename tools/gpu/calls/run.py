@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools.gpu.calls import compiled
 from tools.gpu.calls.table import TABLE, Step, read_calls
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,11 +48,7 @@ class Machine:
         self.carry = carry
         pieces = sorted((carry / "site").glob("*"))
         site = _unpacked(b"".join(piece.read_bytes() for piece in pieces)) if pieces else None
-        if (carry / "kernels.tar.xz").exists():
-            with tarfile.open(carry / "kernels.tar.xz") as archive:
-                archive.extractall(BUILD, filter="data")
-        for name in ("jit", "cuda"):
-            (BUILD / name).mkdir(parents=True, exist_ok=True)
+        compiled.restore(carry / "kernels.tar.xz", BUILD)
         if (carry / "commit.json").exists():
             shutil.copyfile(carry / "commit.json", BUILD / "commit.json")
         path = [str(ROOT), *([str(site)] if site else []), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -179,11 +176,7 @@ def _collect(out: Path, work: Path) -> None:
             if path.stat().st_size <= LEFT_OUT_BYTES:
                 archive.add(path, str(path.relative_to(work)), recursive=False)
     _cut(kept)
-    with tarfile.open(out / "kernels.tar.xz", "w:xz", preset=3) as archive:
-        compiled = [path for name in ("jit", "cuda") for path in sorted((BUILD / name).rglob("*")) if path.is_file()]
-        for path in compiled:
-            with contextlib.suppress(FileNotFoundError):  # a step that was killed may leave compilers that clean up
-                archive.add(path, str(path.relative_to(BUILD)))
+    compiled.keep([BUILD], out / "kernels.tar.xz")
     shutil.rmtree(work, ignore_errors=True)
 
 
