@@ -20,7 +20,7 @@ def sessions_table(material: Material) -> Table:
     rows = [
         {
             "session": session.name,
-            "outcome": "ok, superseded" if session in superseded else session.outcome,
+            "outcome": "superseded" if session in superseded else session.outcome,
             "question": session.plan.get("question", ""),
             "expected": _expected(session.plan.get("expect")),
             "labels": simulated_words(session.labels) or "nothing",

@@ -1,5 +1,6 @@
 """What each instance said of itself once it was ready: its memory plan in terms, and the implementation of each op."""
 
+from string import ascii_uppercase
 from typing import Any
 
 import pandas as pd
@@ -70,22 +71,25 @@ def memory_terms(material: Material) -> Table:
 
 
 def kernels_table(material: Material) -> Table:
-    """Which implementation each op bound; one column a distinct choice, named by the first cell that made it."""
+    """Which implementation each op bound; one column a distinct choice, called by a letter."""
     columns: dict[str, dict[str, str]] = {}
     for cell, name, _role, told in _instances(material):
         chosen = told.get("impls") or {}
         if chosen and chosen not in columns.values():
             columns[f"{cell} {name}"] = chosen
     ops = sorted({op for chosen in columns.values() for op in chosen})
+    letters = dict(zip(columns, ascii_uppercase, strict=False))
     rows: list[dict[str, str | None]] = [
         {"op": op, **{name: chosen.get(op) for name, chosen in columns.items()}} for op in ops
     ]
+    first = "; ".join(f"{letter}: {name}" for name, letter in letters.items())
     return Table(
         name="kernels",
         title="Implementations that ran",
         caption="A setting of `auto` takes the first implementation that serves the call; these are those that were "
-        "bound. Each column is a distinct choice, named by the first instance that made it.",
+        f"bound. Each column is a distinct choice, here by the first instance that made it. {first}.",
         frame=pd.DataFrame(rows),
+        headers={"op": "op", **letters} if rows else {},
         empty="No session recorded which implementations its instances bound.",
     )
 

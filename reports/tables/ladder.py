@@ -36,8 +36,10 @@ _CAPTION = (
 )
 _VALUES = (
     "What the ratios above are made of: the geometric mean over sessions with its 95 % interval in [ ], and n, their "
-    "number. Idle is the share of the windows' middle three fifths in which the device ran no step."
+    "number."
 )
+
+_IDLE = " Idle is the share of the windows' middle three fifths in which the device ran no step."
 
 
 def prefill_ladder(material: Material) -> Table:
@@ -93,7 +95,7 @@ def values_table(material: Material, spec: LadderSpec) -> Table:
     return Table(
         name=f"values_{spec.suite}",
         title=f"{spec.title} in absolute values",
-        caption=_VALUES,
+        caption=_VALUES + ("" if spec.suite == "decode" else _IDLE),
         frame=pd.DataFrame(numbers),
         shown=pd.DataFrame(texts),
         headers={

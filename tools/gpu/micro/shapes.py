@@ -101,7 +101,7 @@ def _sparse() -> Iterator[Shape]:
                 lambda r=rows, c=contexts: inputs.sparse_mla("cuda", r, 16, 2112, 65536, FP8, valid=2051, contexts=c),
                 touched * 512 + rows * (16 * 512 * 4 + 2112 * 4), rows * 2051 * 512 * 16 * 4.0, FP8_RATE,
                 "tile 128 over 32: 1.12x",
-                variants=("triton_partial@kv_tile=32", "tilelang_partial@kv_tile=32"),
+                variants=("triton_partial@kv_tile=32", "tilelang_partial@kv_tile=32", "cuda_gather@num_splits=2"),
             )  # fmt: skip
     for dtype, impls, anchor, target in (  # a rank that holds all heads for its share of the tokens
         (FP8, ("cuda_gather", "tilelang_prefill", "tilelang_prefill_q8"), "P9 2,870-3,270 us", 3760),
