@@ -170,7 +170,7 @@ def bound(call: Call, impl: str) -> Call:
         for name, choice in INNER_OPS.items()
         if name in call.kwargs
     }
-    return Call(call.args, call.kwargs | inner, call.outputs, call.function, call.written)
+    return Call(call.args, call.kwargs | inner, call.outputs, call.function, call.written, call.parameters)
 
 
 def line(row: dict[str, Any]) -> str:

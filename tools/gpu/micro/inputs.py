@@ -41,6 +41,8 @@ class Call:
     function: str = ""
     written: tuple[str, ...] = ()
     """Keyword arguments that the op writes, too."""
+    parameters: tuple[int, ...] = ()
+    """Arguments that a model's weights are, of which an implementation may keep a form of its own."""
 
 
 def strided(rows: int, width: int, device: str, extra: int = 64) -> Tensor:
@@ -182,7 +184,7 @@ def router(
     weight = (torch.randn(experts, width, device=device) * width**-0.5).to(BF16 if exact else dtype).to(dtype)
     real = torch.tensor(max(1, rows - 2), dtype=I32, device=device)
     options = {"top_k": top_k, "scaling": 2.5, "normalize": True, "num_rows": real}
-    return Call([x, weight, torch.randn(experts, device=device) * 0.1], options)
+    return Call([x, weight, torch.randn(experts, device=device) * 0.1], options, parameters=(1,))
 
 
 def moe(

@@ -2,7 +2,7 @@
 
 The graph keeps its tensors; before each replay they are filled with new values and its results with NaN (or a wild
 integer), and it is replayed twice, so that a counter or a ring that one replay leaves behind shows in the next.
-Parameters (what hangs on a `SimpleNamespace`) stay, as a model's do. Knows no op.
+Parameters (what hangs on a `SimpleNamespace`, and what a call names) stay, as a model's do. Knows no op.
 """
 
 import dataclasses
@@ -57,6 +57,8 @@ def _replayed(check: Check, impl: str, drawn: list[Call]) -> dict[str, str]:
         graph = capture(lambda: results.append(run_once(*args, **kwargs)))
         for call in fresh:
             call = Call(*with_parameters((call.args, call.kwargs), (args, kwargs)), call.outputs, written=call.written)
+            for i in first.parameters:
+                call.args[i] = args[i]
             overwrite((args, kwargs), move((list(call.args), dict(call.kwargs)), "cuda"), poison=tensors(results[-1]))
             graph.replay()
             torch.cuda.synchronize()
