@@ -68,14 +68,19 @@ def results(op: str, impl: str, call: Call) -> list[Tensor]:
         return tensors(getattr(OPS[op].module(impl), call.function or op)(*call.args, **call.kwargs))
 
 
+SPARSE_MLA = ("cuda_gather", "triton_partial", "tilelang_partial", "tilelang_prefill", "tilelang_prefill_q8")
 CASES: dict[str, tuple[str, tuple[str, ...], Callable[[], Call], tuple[Any, ...]]] = {
     "sparse_mla_fp8": (
-        "sparse_mla", ("cuda_gather", "triton_partial"),
+        "sparse_mla", SPARSE_MLA,
         lambda: inputs.sparse_mla("cuda", 5, 16, 2112, 4000, FP8, 64), ((1,), (), (2,), 64),
     ),
     "sparse_mla_bf16": (
-        "sparse_mla", ("cuda_gather", "triton_partial"),
+        "sparse_mla", SPARSE_MLA[:-1],
         lambda: inputs.sparse_mla("cuda", 5, 16, 2112, 4000, BF16, 64), ((1,), (), (2,), 64),
+    ),
+    "sparse_mla_64_heads": (
+        "sparse_mla", ("flash_mla", "tilelang_prefill"),
+        lambda: inputs.sparse_mla("cuda", 5, 64, 2112, 4000, BF16, 64), ((1,), (), (2,), 64),
     ),
     "latent_write": (
         "latent_write", ("triton_scatter",), lambda: inputs.latent_write("cuda", 70, 64, FP8), ((2,), (), (3,), 64),
@@ -113,6 +118,8 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[], Call], tuple[Any, ...]
 @pytest.mark.parametrize(("case", "impl"), [(name, impl) for name, case in CASES.items() for impl in case[1]])
 def test_far_pools_change_nothing(case: str, impl: str) -> None:
     op, _, build, where = CASES[case]
+    if reason := OPS[op].missing(impl, "cuda"):
+        pytest.skip(reason)
     torch.manual_seed(0)
     near = build()
     distant = far_call(near, *where)
