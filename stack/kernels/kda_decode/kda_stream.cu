@@ -10,12 +10,18 @@ namespace {
 
 using BF16 = __nv_bfloat16;
 
-// Blocks a multiprocessor holds: of those with a state in registers, and of those with products.
+// Blocks a multiprocessor holds: of those with a state in registers, and of those with products; BF16 states under way in a block that folds by products.
 #ifndef KDA_BLOCKS
 #define KDA_BLOCKS 2
 #endif
 #ifndef KDA_CHUNK_BLOCKS
 #define KDA_CHUNK_BLOCKS 3
+#endif
+#ifndef KDA_FOLD_BLOCKS
+#define KDA_FOLD_BLOCKS 3
+#endif
+#ifndef KDA_FOLD_STAGES
+#define KDA_FOLD_STAGES 1
 #endif
 
 // 1 / (1 + exp(-x)) and x / y as the operators give them, without the branches for the ends of the range.
@@ -127,6 +133,16 @@ template <bool kStaged> __device__ __forceinline__ void spread_part(const StepAr
     if (!kStaged || part != 0) store4(to + w * to_row, four);
     if constexpr (kStaged) store4(staged + w * staged_row, four);
   }
+}
+
+// Brings what `spread_part` reads into the L2 cache: two lines a row by sixteen lanes, the window by others.
+__device__ __forceinline__ void prefetch_part(const StepArguments& a, int part, int head, int request, int slot) {
+  const int lane = threadIdx.x % 32, row = lane / 2 % 8, half = lane % 2 * 64;
+  const int64_t at = static_cast<int64_t>(request) * a.width + row;
+  if (lane < 16 && row < a.width)
+    prefetch_l2(part == 3 ? static_cast<const BF16*>(a.f) + at * a.f_row + head * a.f_head + half
+                          : static_cast<const BF16*>(a.x) + at * a.x_row + (static_cast<int64_t>(part) * a.num_heads + head) * kD + half);
+  if (part < 3 && lane >= 16 && lane < 22) prefetch_l2(static_cast<const BF16*>(a.conv) + slot * a.conv_slot + head * a.conv_head + part * 3 * kD + (lane - 16) * 64);
 }
 
 __device__ __forceinline__ void write_zeros(const StepArguments& a, int head, int request) {
@@ -383,13 +399,22 @@ template <int kLeft> __device__ __forceinline__ void sum_pairs(float (&sum)[2], 
     if (2 * t + i > (of_outputs ? g : g - 1)) sum[i] = 0.f;
 }
 
-// Asks for the state of a turn of a verify; the slot, or 0 where there is nothing to do.
-template <typename State> __device__ __forceinline__ int fetch_state(Stage<State, true>& stage, const StepArguments& a, unsigned turn, unsigned turns) {
-  const unsigned heads = a.num_heads, request = turn / heads, head = turn - request * heads;
-  const int slot = turn < turns && a.entry[request] != 0 ? a.slot[request] : 0;
-  if (slot != 0) stage.fetch(static_cast<const State*>(a.state) + slot * a.state_slot + head * a.state_head);
+// Which slot and entry a turn of a verify has; loaded a turn before they are used, since an address waits for them.
+struct Numbers {
+  int slot, entry, accepted;
+  unsigned head;
+};
+__device__ __forceinline__ Numbers numbers_of(const StepArguments& a, unsigned turn, unsigned turns) {
+  const unsigned heads = a.num_heads, request = turn / heads;
+  return turn < turns ? Numbers{a.slot[request], a.entry[request], 0, turn - request * heads} : Numbers{0, 0, 0, 0};
+}
+
+// Asks for the state of a turn of a verify; whether there is anything to do.
+template <typename State> __device__ __forceinline__ bool fetch_state(Stage<State, true>& stage, const StepArguments& a, const Numbers& of) {
+  const bool live = of.slot != 0 && of.entry != 0;
+  if (live) stage.fetch(static_cast<const State*>(a.state) + of.slot * a.state_slot + of.head * a.state_head);
   copies_commit();
-  return slot;
+  return live;
 }
 
 // A warp's sixteen columns of v: of row g columns 8 (c / 2) + 2t + c % 2.
@@ -480,27 +505,34 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
   }
   __syncthreads();
   if (warp >= kThreads / 32) {
-    int count = 0;
+    const int part = warp - kThreads / 32;
+    unsigned request = blockIdx.x / heads;
+    int count = 0, slot = a.slot[request], entry = a.entry[request];
 #pragma unroll 1
     for (unsigned turn = blockIdx.x; turn < turns; turn += stride, ++count) {
-      const int buffer = count % 2, part = warp - kThreads / 32;
-      const unsigned request = turn / heads, head = turn - request * heads;
-      const int slot = a.slot[request], entry = a.entry[request];
+      const int buffer = count % 2, current = slot, kept = entry;
+      const unsigned now = request, head = turn - now * heads;
+      if (turn + stride < turns) {  // what the next turn reads comes near under this one
+        request = (turn + stride) / heads, slot = a.slot[request], entry = a.entry[request];
+        if (slot != 0) prefetch_part(a, part, turn + stride - request * heads, request, slot);
+      }
       wait_here(shared_address(&s.free[buffer]), (count / 2 + 1) % 2);
-      if (slot != 0 && entry != 0) spread_part<true>(a, part, head, request, slot, entry, &s.raw[buffer], s.beta[buffer]);
-      else if (part == 0) write_zeros(a, head, request);
+      if (current != 0 && kept != 0) spread_part<true>(a, part, head, now, current, kept, &s.raw[buffer], s.beta[buffer]);
+      else if (part == 0) write_zeros(a, head, now);
       __syncwarp();
       if (lane == 0) arrive(shared_address(&s.ready[buffer]));
     }
     return;
   }
-  int slots[kStages], count = 0;
+  bool asked[kStages];
+  int count = 0;
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) slots[i] = fetch_state(s.stage[i], a, blockIdx.x + i * stride, turns);
+  for (int i = 0; i < kStages; ++i) asked[i] = fetch_state(s.stage[i], a, numbers_of(a, blockIdx.x + i * stride, turns));
+  Numbers ahead = numbers_of(a, blockIdx.x + kStages * stride, turns);
 #pragma unroll 1
   for (unsigned turn = blockIdx.x; turn < turns; turn += stride, ++count) {
     const int buffer = count % 2, stage = count % kStages;
-    const bool live = slots[0] != 0;
+    const bool live = asked[0];
     copies_wait<kStages - 1>();
     wait_here(shared_address(&s.ready[buffer]), count / 2 % 2);
     float seen[2][4] = {}, v[4], beta = 0.f;
@@ -518,8 +550,9 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
     }
     sync_some<2, kThreads>();
 #pragma unroll
-    for (int i = 0; i + 1 < kStages; ++i) slots[i] = slots[i + 1];
-    slots[kStages - 1] = fetch_state(s.stage[stage], a, turn + kStages * stride, turns);
+    for (int i = 0; i + 1 < kStages; ++i) asked[i] = asked[i + 1];
+    asked[kStages - 1] = fetch_state(s.stage[stage], a, ahead);
+    ahead = numbers_of(a, turn + (kStages + 1) * stride, turns);
     if (live) write_outputs(a, v, seen, s.pairs, beta, turn / heads, turn % heads);
   }
 }
@@ -531,49 +564,53 @@ struct Ends {
   __align__(16) BF16 inputs[3 * 3 * kD], window[3 * kD * 3];
 };
 
+// Of a turn of a fold, (request, layer, head) in this order.
+struct FoldNumbers {
+  int slot, entry, accepted;
+  unsigned layer, head;
+};
+__device__ __forceinline__ FoldNumbers numbers_of(const FoldArguments& a, unsigned layers, unsigned turn, unsigned turns) {
+  const unsigned heads = a.num_heads, whole = turn / heads, request = whole / layers;
+  return turn < turns ? FoldNumbers{a.slot[request], a.entry[request], a.accepted[request], whole - request * layers, turn - whole * heads} : FoldNumbers{0, 0, 0, 0, 0};
+}
+
 template <typename T> struct FoldShared {
   using State = T;
-  Stage<State, false> stage;
+  using Stages = Stage<State, false>;
+  Stages stage;
   RawRows raw;
   Ends ends;
   Row rows[kMaxRows];
-  int64_t state_at, window_at;  // of what is asked for
+  FoldNumbers of;  // of what is asked for
 };
 
-// What a block has asked for: how many rows are accepted, or 0 where there is nothing to do, and beta of the row of this warp.
-struct Folded {
-  int accepted;
-  float beta;
-};
+__device__ __forceinline__ int accepted_of(const FoldNumbers& of) { return of.slot != 0 && of.entry != 0 ? max(0, of.accepted) : 0; }
 
-// Asks for state, rows and ends of a turn of a fold, (request, layer, head) in this order.
-template <typename Shared> __device__ __forceinline__ Folded fetch_fold(Shared& s, const FoldArguments& a, unsigned layers, unsigned turn, unsigned turns) {
-  const int warp = threadIdx.x / 32, piece = threadIdx.x;
-  Folded asked{0, 0.f};
-  if (turn < turns) {
-    const unsigned heads = a.num_heads, whole = turn / heads, head = turn - whole * heads, request = whole / layers, layer = whole - request * layers;
-    const int64_t slot = a.slot[request], entry = a.entry[request];
-    if (slot != 0 && entry != 0) asked.accepted = max(0, a.accepted[request]);
-    if (asked.accepted > 0) {
-      const int64_t state = slot * a.state_slot + head * a.state_head + layer * a.state_layer, window = slot * a.conv_slot + head * a.conv_head + layer * a.conv_layer;
-      if (threadIdx.x == 0) s.state_at = state, s.window_at = window;
-      s.stage.fetch(static_cast<const typename Shared::State*>(a.state) + state);
-      if (warp < asked.accepted) {
-        const int64_t at_k = layer * a.k_layer + entry * a.k_entry + warp * a.k_row + head * kD;
-        fetch_row(s.raw, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + layer * a.g_layer + entry * a.g_entry + warp * a.g_row + head * kD, nullptr);
-        asked.beta = a.ring_beta[layer * a.beta_layer + entry * a.beta_entry + warp * a.beta_row + head];
-      }
-      if (piece < kWindowPieces) {
-        const int row = asked.accepted - 3 + piece / 48;
-        const unsigned part = piece / 16 % 3;
-        if (row >= 0)
-          copy16(shared_address(s.ends.inputs + piece * 8), static_cast<const BF16*>(a.ring_x) + layer * a.x_layer + entry * a.x_entry + row * a.x_row + (part * heads + head) * kD + piece % 16 * 8, true);
-        if (asked.accepted < 3) copy16(shared_address(s.ends.window + piece * 8), static_cast<const BF16*>(a.conv) + window + piece * 8, true);
-      }
-    }
+template <typename State> __device__ __forceinline__ State* state_of(const FoldArguments& a, const FoldNumbers& of) {
+  return static_cast<State*>(a.state) + of.slot * a.state_slot + of.head * a.state_head + of.layer * a.state_layer;
+}
+__device__ __forceinline__ BF16* window_of(const FoldArguments& a, const FoldNumbers& of) {
+  return static_cast<BF16*>(a.conv) + of.slot * a.conv_slot + of.head * a.conv_head + of.layer * a.conv_layer;
+}
+
+// Asks for the rows and ends of a turn of a fold; gives beta of the row of this warp.
+template <typename Shared> __device__ __forceinline__ float fetch_rows(Shared& s, const FoldArguments& a, const FoldNumbers& of) {
+  const int warp = threadIdx.x / 32, piece = threadIdx.x, accepted = accepted_of(of);
+  const int64_t entry = of.entry;
+  float beta = 0.f;
+  if (warp < accepted) {
+    const int64_t at_k = of.layer * a.k_layer + entry * a.k_entry + warp * a.k_row + of.head * kD;
+    fetch_row(s.raw, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + of.layer * a.g_layer + entry * a.g_entry + warp * a.g_row + of.head * kD, nullptr);
+    beta = a.ring_beta[of.layer * a.beta_layer + entry * a.beta_entry + warp * a.beta_row + of.head];
   }
-  copies_commit();
-  return asked;
+  if (accepted > 0 && piece < kWindowPieces) {
+    const int row = accepted - 3 + piece / 48;
+    const unsigned part = piece / 16 % 3;
+    if (row >= 0)
+      copy16(shared_address(s.ends.inputs + piece * 8), static_cast<const BF16*>(a.ring_x) + of.layer * a.x_layer + entry * a.x_entry + row * a.x_row + (part * a.num_heads + of.head) * kD + piece % 16 * 8, true);
+    if (accepted < 3) copy16(shared_address(s.ends.window + piece * 8), window_of(a, of) + piece * 8, true);
+  }
+  return beta;
 }
 
 // The window becomes the three inputs that end at the last accepted row.
@@ -594,21 +631,28 @@ template <typename State> __device__ __forceinline__ void fold(const FoldArgumen
   const int warp = threadIdx.x / 32;
   const unsigned turns = requests * layers * a.num_heads;
   const Place at = place();
-  Folded next = fetch_fold(s, a, layers, blockIdx.x, turns);
+  float beta = 0.f;
+  const auto fetch = [&](unsigned turn) {
+    const FoldNumbers of = numbers_of(a, layers, turn, turns);
+    if (threadIdx.x == 0) s.of = of;
+    if (accepted_of(of) > 0) s.stage.fetch(state_of<const State>(a, of)), beta = fetch_rows(s, a, of);
+    copies_commit();
+  };
+  fetch(blockIdx.x);
 #pragma unroll 1
   for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
     copies_wait<0>();
     __syncthreads();
-    const int accepted = next.accepted;
-    State* to = static_cast<State*>(a.state) + s.state_at;
+    const int accepted = accepted_of(s.of);
+    State* to = state_of<State>(a, s.of);
     float state[kKeys][4];
     if (accepted > 0) {
-      if (warp < accepted) ready_row<false>(s.rows[warp], s.raw, next.beta, 1.f);
+      if (warp < accepted) ready_row<false>(s.rows[warp], s.raw, beta, 1.f);
       s.stage.take(state, at);
-      replace_window(static_cast<BF16*>(a.conv) + s.window_at, s.ends, accepted);
+      replace_window(window_of(a, s.of), s.ends, accepted);
     }
     __syncthreads();
-    next = fetch_fold(s, a, layers, turn + gridDim.x, turns);
+    fetch(turn + gridDim.x);
     if (accepted == 0) continue;
 #pragma unroll 1
     for (int w = 0; w < accepted; ++w) step<false>(state, s.rows[w], at);
@@ -616,9 +660,8 @@ template <typename State> __device__ __forceinline__ void fold(const FoldArgumen
   }
 }
 
-template <typename T> struct ChunkFoldShared {
-  using State = T;
-  Stage<State, true> stage;
+template <typename State, int kStages> struct ChunkFoldShared {
+  Stage<State, true> stage[kStages];
   RawRows raw;
   Ends ends;
   Operands<8> of;
@@ -627,7 +670,6 @@ template <typename T> struct ChunkFoldShared {
   float pairs[kThreads / 32][8][kMaxRows];
   float end[kD];  // E_a
   float beta[kMaxRows];
-  int64_t state_at, window_at;  // of what is asked for
 };
 
 // Columns 4t .. 4t + 3 of a warp's sixteen in a row of the stage.
@@ -638,7 +680,7 @@ __device__ __forceinline__ float4 staged(const Stage<float, true>& stage, int ro
 
 // S <- E_a S + sum_s (k_s E_a / E_s) u_s' for a warp's sixteen columns, sixteen keys a product: its depth is eight rows in two terms. Column 4t + 2 tile + i
 // of the state is column 2t + i of a tile, so that a lane stores four neighbours.
-template <typename State> __device__ __forceinline__ void add_updates(State* to, const ChunkFoldShared<State>& s) {
+template <typename State, int kStages> __device__ __forceinline__ void add_updates(State* to, const Stage<State, true>& stage, const ChunkFoldShared<State, kStages>& s) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, column = warp * 16 + 4 * t;
   uint32_t u[4];  // high of both tiles, low of both
   ldmatrix_t(u, shared_address(lane < 16 ? s.update_high[warp][lane / 8][lane % 8] : s.update_low[warp][lane / 8 % 2][lane % 8]));
@@ -651,7 +693,7 @@ template <typename State> __device__ __forceinline__ void add_updates(State* to,
     const float gain[2] = {s.end[keys + g], s.end[keys + g + 8]};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float4 old = staged(s.stage, keys + g + half * 8, column);
+      const float4 old = staged(stage, keys + g + half * 8, column);
       sum[0][2 * half] = gain[half] * old.x, sum[0][2 * half + 1] = gain[half] * old.y, sum[1][2 * half] = gain[half] * old.z, sum[1][2 * half + 1] = gain[half] * old.w;
     }
 #pragma unroll
@@ -662,18 +704,30 @@ template <typename State> __device__ __forceinline__ void add_updates(State* to,
   }
 }
 
-// The fold as one update of rank `accepted`, with u as in `chunk`.
-template <typename State> __device__ __forceinline__ void chunk_fold(const FoldArguments& a, int layers, int requests) {
+// The fold as one update of rank `accepted`, with u as in `chunk`. Rows are asked for while products run, the state of a turn `kStages` ahead
+// once its place is free; their numbers are loaded a turn before.
+template <typename State, int kStages> __device__ __forceinline__ void chunk_fold(const FoldArguments& a, int layers, int requests) {
   extern __shared__ __align__(16) uint8_t raw_shared[];
-  ChunkFoldShared<State>& s = *reinterpret_cast<ChunkFoldShared<State>*>(raw_shared);
+  ChunkFoldShared<State, kStages>& s = *reinterpret_cast<ChunkFoldShared<State, kStages>*>(raw_shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const unsigned turns = requests * layers * a.num_heads;
-  Folded next = fetch_fold(s, a, layers, blockIdx.x, turns);
+  const unsigned turns = requests * layers * a.num_heads, stride = gridDim.x;
+  const auto fetch_state = [&](int place, const FoldNumbers& of) {
+    if (accepted_of(of) > 0) s.stage[place].fetch(state_of<const State>(a, of));
+    copies_commit();
+  };
+  FoldNumbers ahead[kStages + 1];  // of this turn and those behind it
+#pragma unroll
+  for (int i = 0; i <= kStages; ++i) ahead[i] = numbers_of(a, layers, blockIdx.x + i * stride, turns);
+  float beta = fetch_rows(s, a, ahead[0]);
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) fetch_state(i, ahead[i]);
+  int place = 0;
 #pragma unroll 1
-  for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
-    copies_wait<0>();
+  for (unsigned turn = blockIdx.x; turn < turns; turn += stride) {
+    copies_wait<kStages - 1>();
     __syncthreads();
-    const int accepted = next.accepted;
+    const FoldNumbers now = ahead[0];
+    const int accepted = accepted_of(now);
     const bool live = accepted > 0;
     float seen[2][4] = {}, left[4] = {};
     if (live) {
@@ -681,40 +735,46 @@ template <typename State> __device__ __forceinline__ void chunk_fold(const FoldA
       const float4 k = ready_operands(s.of, s.raw, accepted, 1.f, log, behind);
       store_terms(s.last_high[warp] + lane * 4, s.last_low[warp] + lane * 4, k, raised(behind, 1.f));
       if (warp == 0) add(log, behind), *reinterpret_cast<float4*>(s.end + lane * 4) = raised(log, 1.f);
-      if (lane == 0) s.beta[warp] = next.beta;
+      if (lane == 0) s.beta[warp] = beta;
       take_values(left, s.raw, accepted);
-      replace_window(static_cast<BF16*>(a.conv) + s.window_at, s.ends, accepted);
+      replace_window(window_of(a, now), s.ends, accepted);
     }
     __syncthreads();
+    beta = fetch_rows(s, a, ahead[1]);
+    copies_commit();
     if (live) {
       multiply_pairs(s.pairs[warp], s.of);
-      read_state(seen, s.of, s.stage);
+      read_state(seen, s.of, s.stage[place]);
     }
     __syncthreads();
     if (live) {
       float of_updates[2];
       sum_pairs(of_updates, s.pairs, false);
-      const float beta = g < accepted ? s.beta[g] : 0.f;
+      const float beta_g = g < accepted ? s.beta[g] : 0.f;
 #pragma unroll
       for (int c = 0; c < 4; ++c) left[c] -= seen[c / 2][c % 2];
 #pragma unroll
       for (int row = 0; row < kMaxRows - 1; ++row) {
         const float update = __shfl_sync(~0u, of_updates[row % 2], g * 4 + row / 2);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) left[c] -= update * __shfl_sync(~0u, beta * left[c], row * 4 + t);
+        for (int c = 0; c < 4; ++c) left[c] -= update * __shfl_sync(~0u, beta_g * left[c], row * 4 + t);
       }
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {  // columns 8 tile + 2t + i of the sixteen, where `add_updates` wants them
         uint32_t high, low;
-        halves(beta * left[2 * tile], beta * left[2 * tile + 1], high, low);
-        const int place = (8 * tile + 2 * t) / 4 * 2;
-        *reinterpret_cast<uint32_t*>(&s.update_high[warp][t % 2][g][place]) = high, *reinterpret_cast<uint32_t*>(&s.update_low[warp][t % 2][g][place]) = low;
+        halves(beta_g * left[2 * tile], beta_g * left[2 * tile + 1], high, low);
+        const int to = (8 * tile + 2 * t) / 4 * 2;
+        *reinterpret_cast<uint32_t*>(&s.update_high[warp][t % 2][g][to]) = high, *reinterpret_cast<uint32_t*>(&s.update_low[warp][t % 2][g][to]) = low;
       }
       __syncwarp();
-      add_updates(static_cast<State*>(a.state) + s.state_at, s);
+      add_updates(state_of<State>(a, now), s.stage[place], s);
     }
     __syncthreads();
-    next = fetch_fold(s, a, layers, turn + gridDim.x, turns);
+    fetch_state(place, ahead[kStages]);
+    place = (place + 1) % kStages;
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) ahead[i] = ahead[i + 1];
+    ahead[kStages] = numbers_of(a, layers, turn + (kStages + 1) * stride, turns);
   }
 }
 
@@ -735,8 +795,8 @@ extern "C" __global__ void __launch_bounds__(128) kda_spread_rows(const __grid_c
   extern "C" __global__ void __launch_bounds__(kThreads, KDA_BLOCKS) kda_stream_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
     fold<State>(a, layers, requests);                                                                                                             \
   }                                                                                                                                               \
-  extern "C" __global__ void __launch_bounds__(kThreads, sizeof(State) == 4 ? 2 : KDA_CHUNK_BLOCKS) kda_stream_chunk_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
-    chunk_fold<State>(a, layers, requests);                                                                                                       \
+  extern "C" __global__ void __launch_bounds__(kThreads, sizeof(State) == 4 ? 2 : KDA_FOLD_BLOCKS) kda_stream_chunk_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
+    chunk_fold<State, sizeof(State) == 4 ? 1 : KDA_FOLD_STAGES>(a, layers, requests);                                                                                                       \
   }
 
 ENTRIES(f32, float)
