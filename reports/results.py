@@ -88,9 +88,7 @@ class Results:
 
     def valid(self, cell: Cell) -> list[Session]:
         """The sessions of a cell that may be shown as numbers: valid ones, of the code and settings of the newest."""
-        sessions = [session for session in self.of(cell) if session.outcome == "ok"]
-        newest = max(sessions, key=lambda session: session.started_unix_s, default=None)
-        return [session for session in sessions if newest and session.what_ran == newest.what_ran]
+        return _of_the_newest([session for session in self.of(cell) if session.outcome == "ok"])
 
     @property
     def superseded(self) -> list[Session]:
@@ -139,8 +137,14 @@ def cell_elsewhere(folder: Path, cell: Cell, like: Session) -> tuple[str, list[S
         files = sorted(other.glob(f"{cell}/s*/status.json"), key=_place) if other != folder else []
         sessions = [session for file in files if (session := _session(file.parent)).outcome == "ok"]
         if alike := [session for session in sessions if _kind(session) == _kind(like)]:
-            return other.name, alike
+            return other.name, _of_the_newest(alike)
     return "", []
+
+
+def _of_the_newest(sessions: list[Session]) -> list[Session]:
+    """Those that ran the code and settings of the newest one."""
+    newest = max(sessions, key=lambda session: session.started_unix_s, default=None)
+    return [session for session in sessions if newest and session.what_ran == newest.what_ran]
 
 
 def _kind(session: Session) -> tuple[Any, ...]:

@@ -58,7 +58,8 @@ def test_a_half_that_was_not_measured_alone_gives_no_line_of_ours(tree):
 def test_a_half_that_was_measured_alone_on_another_testbed_counts_where_the_model_is_the_same(tree, tmp_path):
     tree.add(f"{PREFILL}/prefill_only", metrics={"input_tok_s": 25_600.0})
     other = ResultTree(tmp_path, "other", {**REAL, "admission": "synthetic"})
-    other.add(f"{DECODE}/sp99_9", metrics={"output_tok_s": 1000.0})
+    other.add(f"{DECODE}/sp99_9", metrics={"output_tok_s": 1.0}, status={"measured_code": "older"})
+    other.add(f"{DECODE}/sp99_9", 1, metrics={"output_tok_s": 1000.0})
     larger = ResultTree(tmp_path, "larger", {**REAL, "scale": "another"})
     larger.add(f"{DECODE}/sp99_9", metrics={"output_tok_s": 9000.0})
     material = collect(load_results(tree.folder))
