@@ -170,7 +170,8 @@ def first_error(log: Path, code: int | None) -> str:
     """The first words of the tool about a fault, else the log's last line."""
     lines = log.read_text(errors="replace").splitlines()
     faults = [line for line in lines if FAULT.match(line)] or [line for line in lines if "= Error: " in line]
-    return (faults or lines[-1:] or [f"exit code {code}"])[0].strip("= ")[:200]
+    others = [line for line in lines if not line.startswith("=====")]
+    return (faults or others[-1:] or [f"exit code {code}"])[0].strip("= ")[:200]
 
 
 def command(tool: Path, kind: str, number: int) -> list[str]:
