@@ -1,8 +1,9 @@
 """Where the time of a prefill chunk and of a decode step goes: `python -m stack.profile CONFIG.json [--out FILE]`.
 
 One worker's loop without HTTP serves made-up prompts twice: a warm-up, then the window that is shown. Steps run one
-after the other and without captured graphs, so that every op has its time; a served step overlaps with the host's work
-and is shorter. Exit codes: 0, or 2 with one sentence for a mistake of the user.
+after the other and without captured graphs, so that every op has its time; before each one a GPU spins while the host
+enqueues it, so that no op's time holds the host's. A served step overlaps with the host's work and is shorter. Exit
+codes: 0, or 2 with one sentence for a mistake of the user.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import torch
 from stack.config import EngineConfig, load, parse_settings
 from stack.core import EngineError
 from stack.engine.bench import Bench, Load, add_load_arguments, load_of
+from stack.engine.kernel_trace import give_head_start
 from stack.profile.regions import OTHER, Region, Regions
 
 FORCED = {"scheduler.overlap": False, "graphs.decode": False}
@@ -104,6 +106,7 @@ def _name_steps(bench: Bench, regions: Regions) -> None:
 
     def named(plan: Any) -> Any:
         regions.kind = plan.kind
+        give_head_start(runner, bench.device)
         return launch(plan)
 
     runner.launch = named  # type: ignore[method-assign]

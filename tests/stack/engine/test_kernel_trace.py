@@ -2,11 +2,13 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from stack.engine import bench
-from stack.engine.kernel_trace import Kind, Ran, covered_us, doubts
+from stack.engine.kernel_trace import Kind, Ran, covered_us, doubts, give_head_start
 from stack.models.tiny import write_tiny
 
 
@@ -36,6 +38,15 @@ def test_a_trace_that_misses_a_tenth_of_the_step_says_so():
     (doubt,) = doubts({"prefill": kind.report()})
     assert doubt.startswith("prefill: the trace covers 8.9 of 10.0 ms a step")
     assert "no step was traced" in doubts({})[0]
+
+
+def test_only_a_gpu_gets_a_head_start():
+    submitted = []
+    runner = SimpleNamespace(submit=submitted.append)
+    give_head_start(runner, torch.device("cpu"))
+    assert submitted == []
+    give_head_start(runner, torch.device("cuda"))
+    assert len(submitted) == 1
 
 
 @pytest.mark.slow
