@@ -316,7 +316,7 @@ class _Planner:
         kind: Literal["decode", "verify"] = "decode" if decode.get("speculation.method", "off") == "off" else "verify"
         steps = self._shape.output_len / (decode.get("speculation.force_accept_length") or 1.0)
         batches = math.ceil(rules.min_window_s / (steps * rules.step_s[kind]))
-        return batches * min(self._shape.concurrency, self._running_limit())
+        return max(rules.least_requests, batches * min(self._shape.concurrency, self._running_limit()))
 
     def _requests_per_pass(self) -> int | None:
         rules = self._testbed.session

@@ -242,6 +242,8 @@ class SessionRules(Strict):
     """By workload; absent: 5 for each slot and at least 20."""
     requests_per_slot: dict[Id, int] = {}
     """By workload whose concurrency is worked out: requests of a pass for each of the client's slots."""
+    least_requests: int = Field(default=0, ge=0)
+    """Requests of a pass at least where `step_s` decides: a P95 needs 200."""
     step_s: dict[Literal["decode", "verify"], float] = {}
     """Shortest plain and verify steps expected here. Workloads with no other rule, whose answers are what takes time,
     get as many requests as full batches of such steps need for the shortest allowed window."""
