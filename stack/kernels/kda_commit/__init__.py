@@ -13,4 +13,7 @@ a = 0 and slot 0 leave everything as it is.
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("cuda_fold", "cuda_chunk", "torch_fold", "cuda_fold_fast", "cuda_stream", "cuda_stream_chunk"))
+OP = Op(
+    __name__,
+    impls=("cuda_stream", "cuda_fold", "cuda_chunk", "torch_fold", "cuda_fold_fast", "cuda_stream_chunk"),
+)

@@ -158,9 +158,9 @@ __device__ __forceinline__ void spread_rows(const StepArguments& a) {
   else if (part == 0) write_zeros(a, head, request);
 }
 
-// Warp w asks for row w. `q` is null where no outputs are wanted.
-__device__ __forceinline__ void fetch_row(RawRows& to, const BF16* k, const BF16* v, const float* g, const BF16* q) {
-  const int w = threadIdx.x / 32, lane = threadIdx.x % 32, half = lane % 16;
+// A warp asks for row w. `q` is null where no outputs are wanted.
+__device__ __forceinline__ void fetch_row(RawRows& to, int w, const BF16* k, const BF16* v, const float* g, const BF16* q) {
+  const int lane = threadIdx.x % 32, half = lane % 16;
   const BF16* from = lane < 16 ? k : v;
   copy16(shared_address((lane < 16 ? to.k[w] : to.v[w]) + half * 8), from + half * 8, true);
   copy16(shared_address(to.g[w] + lane * 4), g + lane * 4, true);
@@ -169,23 +169,23 @@ __device__ __forceinline__ void fetch_row(RawRows& to, const BF16* k, const BF16
 
 // A state in shared memory: rows of 16-byte pieces, each row's pieces exchanged so that what a warp reads together lies in different banks: one value of
 // each of the eight key groups, or fragments of a matrix product.
-template <typename State, bool kFragments> struct Stage {
-  static constexpr int kPieces = 8 * sizeof(State), kValues = 16 / sizeof(State), kSize = sizeof(State);
-  __align__(16) State values[kD * kD];
+template <typename State, bool kFragments, int kColumns = kD> struct Stage {
+  static constexpr int kSize = sizeof(State), kPieces = kColumns * kSize / 16, kValues = 16 / kSize;
+  __align__(16) State values[kD * kColumns];
 
-  static __device__ __forceinline__ int exchange(int row) { return kFragments ? (kSize == 2 ? row & 7 : (row >> 1 & 3) * 2) : row / kKeys * kSize; }
+  static __device__ __forceinline__ int exchange(int row) { return kFragments ? (kSize == 2 ? row & 7 : (row >> 1 & 3) * 2) : row / kKeys * kSize & (kPieces - 1); }
 
-  __device__ __forceinline__ void fetch(const State* from) {
+  template <int kCount = kThreads> __device__ __forceinline__ void fetch(const State* from) {
 #pragma unroll
-    for (int i = 0; i < kD * kPieces / kThreads; ++i) {
-      const int n = i * kThreads + threadIdx.x, row = n / kPieces, piece = n % kPieces;
-      copy16(shared_address(values + (row * kPieces + (piece ^ exchange(row))) * kValues), from + n * kValues, true);
+    for (int i = 0; i < kD * kPieces / kCount; ++i) {
+      const int n = i * kCount + threadIdx.x, row = n / kPieces, piece = n % kPieces;
+      copy16(shared_address(values + (row * kPieces + (piece ^ exchange(row))) * kValues), from + row * kD + piece * kValues, true);
     }
   }
 
   __device__ __forceinline__ void take(float (&s)[kKeys][4], const Place& at) const {
     static_assert(!kFragments);
-    const int piece = (at.first / kValues) ^ (at.group * kSize);
+    const int piece = (at.first / kValues) ^ exchange(at.group * kKeys);
     const State* mine = values + (at.group * kKeys * kPieces + piece) * kValues + at.first % kValues;
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
@@ -195,9 +195,9 @@ template <typename State, bool kFragments> struct Stage {
   }
 };
 
-// Warp w turns row w into what `step` reads.
-template <bool kOutput> __device__ __forceinline__ void ready_row(Row& row, const RawRows& raw, float beta, float scale) {
-  const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+// A warp turns row w into what `step` reads.
+template <bool kOutput> __device__ __forceinline__ void ready_row(Row& row, const RawRows& raw, int w, float beta, float scale) {
+  const int lane = threadIdx.x % 32;
   *channels(row.k, lane) = straight_normed(load4(raw.k[w] + lane * 4), 1.f);
   if constexpr (kOutput) *channels(row.q, lane) = straight_normed(load4(raw.q[w] + lane * 4), scale);
   *reinterpret_cast<float4*>(row.v + lane * 4) = load4(raw.v[w] + lane * 4);
@@ -222,7 +222,7 @@ template <typename Shared> __device__ __forceinline__ Asked fetch_turn(Shared& s
     s.stage.fetch(static_cast<const typename Shared::State*>(a.state) + asked.slot * a.state_slot + head * a.state_head);
     if (warp < a.width) {
       const int64_t entry = a.entry[request], at_k = entry * a.ring_k_entry + warp * a.ring_k_row + head * kD;
-      fetch_row(s.raw, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + entry * a.ring_g_entry + warp * a.ring_g_row + head * kD,
+      fetch_row(s.raw, warp, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + entry * a.ring_g_entry + warp * a.ring_g_row + head * kD,
                 static_cast<const BF16*>(a.out) + (static_cast<int64_t>(request) * a.width + warp) * row_size + head * kD);
       asked.beta = a.ring_beta[entry * a.ring_beta_entry + warp * a.ring_beta_row + head];
     }
@@ -254,7 +254,7 @@ template <typename State> __device__ __forceinline__ void chain(const StepArgume
     const bool live = next.slot != 0;
     float state[kKeys][4];
     if (live) {
-      if (warp < width) ready_row<true>(s.rows[warp], s.raw, next.beta, a.scale);
+      if (warp < width) ready_row<true>(s.rows[warp], s.raw, warp, next.beta, a.scale);
       s.stage.take(state, at);
     }
     __syncthreads();
@@ -574,10 +574,8 @@ __device__ __forceinline__ FoldNumbers numbers_of(const FoldArguments& a, unsign
   return turn < turns ? FoldNumbers{a.slot[request], a.entry[request], a.accepted[request], whole - request * layers, turn - whole * heads} : FoldNumbers{0, 0, 0, 0, 0};
 }
 
-template <typename T> struct FoldShared {
-  using State = T;
-  using Stages = Stage<State, false>;
-  Stages stage;
+template <typename State, int kWarps> struct FoldShared {
+  Stage<State, false, kWarps * 16> stage;
   RawRows raw;
   Ends ends;
   Row rows[kMaxRows];
@@ -593,49 +591,77 @@ __device__ __forceinline__ BF16* window_of(const FoldArguments& a, const FoldNum
   return static_cast<BF16*>(a.conv) + of.slot * a.conv_slot + of.head * a.conv_head + of.layer * a.conv_layer;
 }
 
-// Asks for the rows and ends of a turn of a fold; gives beta of the row of this warp.
-template <typename Shared> __device__ __forceinline__ float fetch_rows(Shared& s, const FoldArguments& a, const FoldNumbers& of) {
-  const int warp = threadIdx.x / 32, piece = threadIdx.x, accepted = accepted_of(of);
+// Asks for a row of a turn of a fold, by one warp; gives its beta.
+__device__ __forceinline__ float fetch_row_of(RawRows& raw, const FoldArguments& a, const FoldNumbers& of, int w) {
+  const int64_t entry = of.entry, at_k = of.layer * a.k_layer + entry * a.k_entry + w * a.k_row + of.head * kD;
+  fetch_row(raw, w, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + of.layer * a.g_layer + entry * a.g_entry + w * a.g_row + of.head * kD, nullptr);
+  return a.ring_beta[of.layer * a.beta_layer + entry * a.beta_entry + w * a.beta_row + of.head];
+}
+
+// Asks for the ends of the inputs of a turn of a fold.
+template <int kCount> __device__ __forceinline__ void fetch_ends(Ends& ends, const FoldArguments& a, const FoldNumbers& of) {
+  const int accepted = accepted_of(of);
   const int64_t entry = of.entry;
-  float beta = 0.f;
-  if (warp < accepted) {
-    const int64_t at_k = of.layer * a.k_layer + entry * a.k_entry + warp * a.k_row + of.head * kD;
-    fetch_row(s.raw, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + of.layer * a.g_layer + entry * a.g_entry + warp * a.g_row + of.head * kD, nullptr);
-    beta = a.ring_beta[of.layer * a.beta_layer + entry * a.beta_entry + warp * a.beta_row + of.head];
-  }
-  if (accepted > 0 && piece < kWindowPieces) {
+#pragma unroll 1
+  for (int piece = threadIdx.x; piece < kWindowPieces; piece += kCount) {
     const int row = accepted - 3 + piece / 48;
     const unsigned part = piece / 16 % 3;
     if (row >= 0)
-      copy16(shared_address(s.ends.inputs + piece * 8), static_cast<const BF16*>(a.ring_x) + of.layer * a.x_layer + entry * a.x_entry + row * a.x_row + (part * a.num_heads + of.head) * kD + piece % 16 * 8, true);
-    if (accepted < 3) copy16(shared_address(s.ends.window + piece * 8), window_of(a, of) + piece * 8, true);
+      copy16(shared_address(ends.inputs + piece * 8), static_cast<const BF16*>(a.ring_x) + of.layer * a.x_layer + entry * a.x_entry + row * a.x_row + (part * a.num_heads + of.head) * kD + piece % 16 * 8, true);
+    if (accepted < 3) copy16(shared_address(ends.window + piece * 8), window_of(a, of) + piece * 8, true);
   }
-  return beta;
 }
 
 // The window becomes the three inputs that end at the last accepted row.
+// A thread has eight channels, three 16-byte pieces.
 __device__ __forceinline__ void replace_window(BF16* window, const Ends& ends, int accepted) {
-  if (threadIdx.x >= kWindowPieces) return;
-  const auto* inputs = reinterpret_cast<const uint16_t*>(ends.inputs);
-  const auto* old = reinterpret_cast<const uint16_t*>(ends.window) + accepted;
-  const auto value = [&](unsigned i) { return static_cast<uint32_t>(accepted + static_cast<int>(i % 3) < 3 ? old[i] : inputs[i % 3 * 3 * kD + i / 3]); };
-  const unsigned first = threadIdx.x * 8;
-  *reinterpret_cast<uint4*>(window + first) = make_uint4(value(first) | value(first + 1) << 16, value(first + 2) | value(first + 3) << 16,
-                                                         value(first + 4) | value(first + 5) << 16, value(first + 6) | value(first + 7) << 16);
+  if (threadIdx.x >= 3 * kD / 8) return;
+  uint4* to = reinterpret_cast<uint4*>(window + threadIdx.x * 24);
+  if (accepted >= 3) {
+    uint32_t tap[3][4], words[12];  // two channels a word, then the three taps of a channel after another
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const uint4 eight = *reinterpret_cast<const uint4*>(ends.inputs + i * 3 * kD + threadIdx.x * 8);
+      tap[i][0] = eight.x, tap[i][1] = eight.y, tap[i][2] = eight.z, tap[i][3] = eight.w;
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      words[3 * c] = __byte_perm(tap[0][c], tap[1][c], 0x5410), words[3 * c + 1] = __byte_perm(tap[2][c], tap[0][c], 0x7610);
+      words[3 * c + 2] = __byte_perm(tap[1][c], tap[2][c], 0x7632);
+    }
+#pragma unroll
+    for (int i = 0; i < 3; ++i) to[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+    return;
+  }
+  auto* values = reinterpret_cast<uint16_t*>(window + threadIdx.x * 24);
+  const auto* inputs = reinterpret_cast<const uint16_t*>(ends.inputs) + threadIdx.x * 8;
+  const auto* old = reinterpret_cast<const uint16_t*>(ends.window) + threadIdx.x * 24 + accepted;
+#pragma unroll 1
+  for (int channel = 0; channel < 8; ++channel)
+    for (int i = 0; i < 3; ++i) values[channel * 3 + i] = accepted + i < 3 ? old[channel * 3 + i] : inputs[i * 3 * kD + channel];
 }
 
-// Blocks walk over (request, layer, head).
-template <typename State> __device__ __forceinline__ void fold(const FoldArguments& a, int layers, int requests) {
+// Blocks walk over (request, layer, head, part), each of kWarps warps for as many times sixteen columns: a head whole or in halves.
+template <typename State, int kWarps> __device__ __forceinline__ void fold(const FoldArguments& a, int layers, int requests) {
   extern __shared__ __align__(16) uint8_t raw_shared[];
-  FoldShared<State>& s = *reinterpret_cast<FoldShared<State>*>(raw_shared);
+  FoldShared<State, kWarps>& s = *reinterpret_cast<FoldShared<State, kWarps>*>(raw_shared);
+  constexpr unsigned kParts = 8 / kWarps;
+  constexpr int kCount = kWarps * 32;
   const int warp = threadIdx.x / 32;
-  const unsigned turns = requests * layers * a.num_heads;
-  const Place at = place();
-  float beta = 0.f;
+  const unsigned turns = requests * layers * a.num_heads * kParts;
+  const Place here = place();
+  float beta[kParts];
   const auto fetch = [&](unsigned turn) {
-    const FoldNumbers of = numbers_of(a, layers, turn, turns);
+    const FoldNumbers of = numbers_of(a, layers, turn / kParts, turns / kParts);
+    const unsigned part = turn % kParts;
     if (threadIdx.x == 0) s.of = of;
-    if (accepted_of(of) > 0) s.stage.fetch(state_of<const State>(a, of)), beta = fetch_rows(s, a, of);
+    if (accepted_of(of) > 0) {
+      s.stage.template fetch<kCount>(state_of<const State>(a, of) + part * kWarps * 16);
+#pragma unroll
+      for (unsigned i = 0; i < kParts; ++i)
+        if (const int w = warp + i * kWarps; w < accepted_of(of)) beta[i] = fetch_row_of(s.raw, a, of, w);
+      if (part == 0) fetch_ends<kCount>(s.ends, a, of);
+    }
     copies_commit();
   };
   fetch(blockIdx.x);
@@ -643,13 +669,17 @@ template <typename State> __device__ __forceinline__ void fold(const FoldArgumen
   for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
     copies_wait<0>();
     __syncthreads();
-    const int accepted = accepted_of(s.of);
-    State* to = state_of<State>(a, s.of);
+    const int accepted = accepted_of(s.of), column = turn % kParts * kWarps * 16;
+    State* to = state_of<State>(a, s.of) + column;
+    Place at = here;
+    at.owned += column;
     float state[kKeys][4];
     if (accepted > 0) {
-      if (warp < accepted) ready_row<false>(s.rows[warp], s.raw, beta, 1.f);
+#pragma unroll
+      for (unsigned i = 0; i < kParts; ++i)
+        if (const int w = warp + i * kWarps; w < accepted) ready_row<false>(s.rows[w], s.raw, w, beta[i], 1.f);
       s.stage.take(state, at);
-      replace_window(window_of(a, s.of), s.ends, accepted);
+      if (column == 0) replace_window(window_of(a, s.of), s.ends, accepted);
     }
     __syncthreads();
     fetch(turn + gridDim.x);
@@ -715,10 +745,14 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_fol
     if (accepted_of(of) > 0) s.stage[place].fetch(state_of<const State>(a, of));
     copies_commit();
   };
+  const auto fetch_rows = [&](const FoldNumbers& of) {
+    if (accepted_of(of) > 0) fetch_ends<kThreads>(s.ends, a, of);
+    return warp < accepted_of(of) ? fetch_row_of(s.raw, a, of, warp) : 0.f;
+  };
   FoldNumbers ahead[kStages + 1];  // of this turn and those behind it
 #pragma unroll
   for (int i = 0; i <= kStages; ++i) ahead[i] = numbers_of(a, layers, blockIdx.x + i * stride, turns);
-  float beta = fetch_rows(s, a, ahead[0]);
+  float beta = fetch_rows(ahead[0]);
 #pragma unroll
   for (int i = 0; i < kStages; ++i) fetch_state(i, ahead[i]);
   int place = 0;
@@ -740,7 +774,7 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_fol
       replace_window(window_of(a, now), s.ends, accepted);
     }
     __syncthreads();
-    beta = fetch_rows(s, a, ahead[1]);
+    beta = fetch_rows(ahead[1]);
     copies_commit();
     if (live) {
       multiply_pairs(s.pairs[warp], s.of);
@@ -793,7 +827,10 @@ extern "C" __global__ void __launch_bounds__(128) kda_spread_rows(const __grid_c
     chunk_with_roles<State, sizeof(State) == 4 ? 1 : 2>(a, requests);                                                                             \
   }                                                                                                                                               \
   extern "C" __global__ void __launch_bounds__(kThreads, KDA_BLOCKS) kda_stream_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
-    fold<State>(a, layers, requests);                                                                                                             \
+    fold<State, 8>(a, layers, requests);                                                                                                          \
+  }                                                                                                                                               \
+  extern "C" __global__ void __launch_bounds__(kThreads / 2, sizeof(State) == 4 ? 3 : 4) kda_stream_fold_halves_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
+    fold<State, 4>(a, layers, requests);                                                                                                          \
   }                                                                                                                                               \
   extern "C" __global__ void __launch_bounds__(kThreads, sizeof(State) == 4 ? 2 : KDA_FOLD_BLOCKS) kda_stream_chunk_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
     chunk_fold<State, sizeof(State) == 4 ? 1 : KDA_FOLD_STAGES>(a, layers, requests);                                                                                                       \

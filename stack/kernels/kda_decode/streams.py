@@ -25,9 +25,9 @@ def chain_bytes(kind: str) -> int:
     return _STATE[kind] + _RAW + 8 * _ROW
 
 
-def fold_bytes(kind: str) -> int:
-    """The same with the ends of the convolution's inputs and where the next turn lies."""
-    return chain_bytes(kind) + _ENDS + 32
+def fold_bytes(kind: str, parts: int) -> int:
+    """The same for one of `parts` of a state, with the ends of the convolution's inputs and where the next turn lies."""
+    return _STATE[kind] // parts + _RAW + 8 * _ROW + _ENDS + 32
 
 
 def chunk_bytes(kind: str) -> int:

@@ -18,12 +18,12 @@ from stack.kernels.binding import Op
 OP = Op(
     __name__,
     impls=(
+        "cuda_stream_roles",
         "cuda_chunk",
         "cuda_chain",
         "torch_chain",
         "cuda_chunk_fast",
         "cuda_stream",
         "cuda_stream_chunk",
-        "cuda_stream_roles",
     ),
 )

@@ -107,9 +107,18 @@ def test_speculation_parts_from_plain_text_only_where_logits_are_close(smooth, p
     assert all(abs(gap) <= GAP for gap in _gaps(smooth, prompts, _run(smooth, prompts, "cuda", settings), plain))
 
 
-@pytest.mark.parametrize("kernels", ["cuda_chain", "cuda_chunk"])
-def test_either_verify_kernel_is_as_close(smooth, prompts, plain, kernels):
-    settings = {"speculation.method": "dflash2", "graphs.decode": False, "kernels.kda_verify": kernels}
+@pytest.mark.parametrize(
+    ("verify", "commit"),
+    [
+        ("cuda_chain", "cuda_fold"),
+        ("cuda_chunk", "cuda_fold"),
+        ("cuda_stream", "cuda_stream"),
+        ("cuda_stream_roles", "cuda_stream_chunk"),
+    ],
+)
+def test_either_verify_kernel_is_as_close(smooth, prompts, plain, verify, commit):
+    kernels = {"kernels.kda_verify": verify, "kernels.kda_commit": commit}
+    settings = {"speculation.method": "dflash2", "graphs.decode": False, **kernels}
     assert all(abs(gap) <= GAP for gap in _gaps(smooth, prompts, _run(smooth, prompts, "cuda", settings), plain))
 
 

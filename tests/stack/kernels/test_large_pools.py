@@ -97,11 +97,13 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[], Call], tuple[Any, ...]
         "kda_decode", ("cuda_step",), lambda: inputs.kda_decode("cuda", 5, 4, F32), ((6, 7), (8,), (), 1),
     ),
     "kda_verify": (
-        "kda_verify", ("cuda_chunk", "cuda_chain"), lambda: inputs.kda_verify("cuda", 3, 8, 4, BF16, False),
+        "kda_verify", ("cuda_chunk", "cuda_chain", "cuda_stream", "cuda_stream_roles"),
+        lambda: inputs.kda_verify("cuda", 3, 8, 4, BF16, False),
         ((6, 7), (8,), (), 1),
     ),
     "kda_commit": (
-        "kda_commit", ("cuda_fold", "cuda_chunk"), lambda: inputs.kda_commit("cuda", 7, 8, 4, 2, F32),
+        "kda_commit", ("cuda_fold", "cuda_chunk", "cuda_stream", "cuda_stream_chunk"),
+        lambda: inputs.kda_commit("cuda", 7, 8, 4, 2, F32),
         ((0, 1), (3,), (), 1),
     ),
     "draft_pages": (

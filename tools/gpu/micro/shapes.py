@@ -35,7 +35,10 @@ PREFILL_VARIANTS = (
     "tilelang_prefill_q8@tilelang_prefill.STAGES=1",
 )
 
-STREAM_VARIANTS = ("cuda_stream@cuda_stream.BLOCKS=3", "cuda_stream_chunk@cuda_stream_chunk.BLOCKS=2")
+STREAM_VARIANTS = (
+    "cuda_stream@cuda_stream.PARTS=2",
+    "cuda_stream_chunk@cuda_stream_chunk.BLOCKS=2,cuda_stream_chunk.STAGES=2",
+)
 
 RING_VARIANTS = (
     "cuda_ring@cuda_ring.QUICK=1",
@@ -216,13 +219,22 @@ def _linear_attention() -> Iterator[Shape]:
             "kda_verify", inputs.KDA_VERIFY, f"132 x 8, 16 heads, {dtype}",
             lambda d=dtype: inputs.kda_verify("cuda",
             132, 8, HEADS, d),
-            132 * state, anchor="347 us with snapshots", target_us=60, variants=STREAM_VARIANTS if size == 2 else (),
+            132 * state, anchor="347 us with snapshots", target_us=60,
         )  # fmt: skip
         yield Shape(
             "kda_commit", inputs.KDA_COMMIT, f"132 x 7 of 8, 2 layers, {dtype}",
             lambda d=dtype: inputs.kda_commit("cuda", 132, 8, HEADS, 2, d, 7),
             2 * 132 * state * 2, target_us=100, variants=STREAM_VARIANTS if size == 2 else (),
         )  # fmt: skip
+        for requests in (8, 1) if dtype == BF16 else ():
+            yield Shape(
+                "kda_verify", inputs.KDA_VERIFY, f"{requests} x 8, 16 heads, {dtype}",
+                lambda r=requests, d=dtype: inputs.kda_verify("cuda", r + 1, 8, HEADS, d), requests * state,
+            )  # fmt: skip
+            yield Shape(
+                "kda_commit", inputs.KDA_COMMIT, f"{requests} x 7 of 8, 2 layers, {dtype}",
+                lambda r=requests, d=dtype: inputs.kda_commit("cuda", r + 1, 8, HEADS, 2, d, 7), 4 * requests * state,
+            )  # fmt: skip
         yield Shape(  # what a commit by replay is measured against
             "kda_verify", ("cuda_chain",), f"132 x 8, 16 heads, {dtype}, snapshots",
             lambda d=dtype: inputs.kda_verify("cuda", 132, 8, HEADS, d, True), 9 * 132 * state,
