@@ -66,6 +66,12 @@ def fp8_weight(*shape: int, device: str) -> Fp8Weight:
     return Fp8Weight(codes, torch.exp2(torch.randint(-9, -4, blocks, device=device).float()))
 
 
+def poisoned_rows(rows: int, *tensors: Tensor) -> None:
+    """NaN in the last rows: nothing may come of what padding holds."""
+    for tensor in tensors:
+        tensor[tensor.shape[0] - rows :] = float("nan")
+
+
 def pool_rows(pages: int, page: int, width: int, dtype: torch.dtype, device: str) -> Tensor:
     """Pages of rows inside wider pages, page 0 all zeros."""
     pool = torch.randn(pages, page * width + 512, device=device).to(dtype)
@@ -183,6 +189,7 @@ def router(
     x = torch.randn(rows, width, device=device).to(BF16)
     weight = (torch.randn(experts, width, device=device) * width**-0.5).to(BF16 if exact else dtype).to(dtype)
     real = torch.tensor(max(1, rows - 2), dtype=I32, device=device)
+    poisoned_rows(min(2, rows - 1), x)
     options = {"top_k": top_k, "scaling": 2.5, "normalize": True, "num_rows": real}
     return Call([x, weight, torch.randn(experts, device=device) * 0.1], options, parameters=(1,))
 
@@ -262,6 +269,7 @@ def kda_conv(device: str, lens: list[int], padding: int, heads: int) -> Call:
     _, conv = kda_memory(device, len(lens) + 2, heads, 1, F32)
     resumes = torch.tensor([i % 2 == 0 for i in range(pack.slot.shape[0])], device=device)
     x = kda_rows(device, sum(lens) + padding, heads)[0]
+    poisoned_rows(padding, x)
     args = [
         x,
         kda_parameters(device, heads)[0],
@@ -285,6 +293,7 @@ def kda_chunk(device: str, lens: list[int], padding: int, heads: int, dtype: tor
     _, f, b = kda_rows(device, rows, heads)
     _, a_log, dt_bias = kda_parameters(device, heads)
     resumes = torch.tensor([i % 2 == 0 for i in range(pack.slot.shape[0])], device=device)
+    poisoned_rows(padding, q, k, v, f, b)
     args = [
         (q * 128**-0.5).to(BF16),
         k.to(BF16),
@@ -307,7 +316,9 @@ def kda_decode(device: str, requests: int, heads: int, dtype: torch.dtype) -> Ca
     slot = torch.randperm(requests, device=device).to(I32) + 1
     slot[-1] = 0
     weight, a_log, dt_bias = kda_parameters(device, heads)
-    args = [*kda_rows(device, requests, heads), weight, a_log, dt_bias, state[:, :, 1], conv[:, :, 1], slot]
+    rows = kda_rows(device, requests, heads)
+    poisoned_rows(1, *rows)
+    args = [*rows, weight, a_log, dt_bias, state[:, :, 1], conv[:, :, 1], slot]
     return Call(args, {"lower_bound": -5.0}, lambda args: [args[6], args[7]])
 
 
@@ -340,8 +351,10 @@ def kda_verify(device: str, requests: int, width: int, heads: int, dtype: torch.
     weight, a_log, dt_bias = kda_parameters(device, heads)
     ring = layer_of(empty_ring(device, 2, requests + 1, width, heads), 1)
     kept = torch.zeros(requests + 1, width, heads, 128, 128, device=device, dtype=dtype) if snapshots else None
+    rows = kda_rows(device, requests * width, heads)
+    poisoned_rows(width, *rows)
     args = [
-        *kda_rows(device, requests * width, heads),
+        *rows,
         weight,
         a_log,
         dt_bias,
@@ -394,6 +407,7 @@ def index_write(
     scales = torch.zeros(pages, page // 4, device=device) if fp8 else None
     tail = torch.randn(len(lens) + 2, ring, 2, 128, device=device).to(BF16)
     wide = torch.randn(rows, 288, device=device).to(BF16)
+    poisoned_rows(padding, wide)
     norm = [(torch.rand(128, device=device) + 0.5).to(BF16), (torch.randn(128, device=device) * 0.1).to(BF16)]
     ape = (torch.randn(4, 128, device=device) * 0.5).to(BF16)
     args = [
@@ -428,6 +442,7 @@ def index_select(
     keys = torch.randn(pages, page // 4 * 132, device=device)
     q = torch.randn(rows, 32, 128, device=device).to(BF16)
     w = torch.randn(rows, 32, device=device) * 32**-0.5
+    poisoned_rows(padding, q, w)
     if fp8:
         raw = torch.empty(pages, page // 4 * 132, dtype=torch.uint8, device=device)
         codes = raw[:, : page // 4 * 128].view(FP8).unflatten(1, (page // 4, 128))
