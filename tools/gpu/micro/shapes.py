@@ -151,6 +151,8 @@ def _experts() -> Iterator[Shape]:
     for rows, outputs, width, anchor in (
         (1056, 4096, 4096, "D13 34-84 us"),
         (1024, 4096, 4096, "DeepGEMM's dip"),
+        (960, 4096, 4096, "below it"),
+        (1088, 4096, 4096, "above it"),
         (32768, 4096, 4096, ""),
         (32768, 4096, 1536, ""),
         (56, 4096, 4096, ""),

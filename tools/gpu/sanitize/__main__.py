@@ -33,7 +33,7 @@ PLANTED_LIMIT_S = 60.0
 PLANTED = {"memcheck": ("clean", "overrun"), "racecheck": ("race",), "synccheck": ("barrier",)}
 """Kernels of `planted.cu` that a tool is shown."""
 
-SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
+SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard[^)\n]*\)?")
 FAULT = re.compile(r"=+ (Invalid |Misaligned |Barrier error|.*[Rr]ace |.*hazard at )")
 OPTIONS = {"memcheck": ("--padding", "65536", "--report-api-errors", "no")}
 """Room between allocations; what the driver refuses is raised by the kernels' callers anyway."""
@@ -147,8 +147,10 @@ def judged(log: Path, found: Path, code: int | None) -> tuple[str, str]:
     """The verdict on a unit from its log, its checks and its exit code (None: it was ended), and what shows it."""
     checked = rows(found, "checks")
     ran, errors = [row for row in checked if row["verdict"] != "missing"], errors_in(log)
-    if errors or FAULT.search(log.read_text(errors="replace")):
-        return "ERRORS", f"{errors or 'some'}: {first_error(log, code)}"
+    text = log.read_text(errors="replace")
+    if errors or FAULT.search(text):
+        counted = SUMMARY.search(text)
+        return "ERRORS", f"{counted[0] if counted else 'not counted yet'}: {first_error(log, code)}"
     if code is None:
         return "too slow", f"after {len(checked)} cases, no error until then"
     if checked and not ran:
