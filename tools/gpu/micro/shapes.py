@@ -117,6 +117,14 @@ def _sparse() -> Iterator[Shape]:
             65536 * 512 * size + 8192 * (64 * 512 * 4 + 2112 * 4), 8192 * 2051 * 512 * 64 * 4.0,
             FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target,
         )  # fmt: skip
+    for contexts, label in ((1, "one context"), (33, "a context a request")):  # the same rank's share of a verify
+        touched = min(264 * 2051, contexts * 65536)
+        yield Shape(
+            "sparse_mla", ("cuda_gather", "tilelang_partial"), f"264 x 64 heads x 2112, {label}, {FP8}",
+            lambda c=contexts: inputs.sparse_mla("cuda", 264, 64, 2112, 65536, FP8, valid=2051, contexts=c),
+            touched * 512 + 264 * (64 * 512 * 4 + 2112 * 4), 264 * 2051 * 512 * 64 * 4.0, FP8_RATE,
+            "D9 174 us at FlashMLA's best rate", 200,
+        )  # fmt: skip
 
 
 def _experts() -> Iterator[Shape]:
