@@ -1,17 +1,19 @@
-"""How the time of a verify over streams of states splits: its rows alone, its states alone, both.
+"""How the times of KDA's verify and commit split: a verify's rows alone, its states alone; caches full of lines to be
+written, as the other tables have them, or of lines that need not be.
 
     python3 -m tools.gpu.micro.kda_parts [--out FILE]
 
-Without the first launch the second reads what an earlier call left in the ring. Caches are cold before each, so the
-second alone also fetches those rows from memory.
+Without the first launch a verify's second reads what an earlier call left in the ring. Caches are cold before each, so
+the second alone also fetches those rows from memory. What is read alone tells the rate of states beside these.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -22,8 +24,15 @@ from stack.kernels.kda_decode import streams
 from tools.gpu.micro import inputs
 from tools.gpu.micro.timing import capture, median_us
 
-PARTS = {"both": (), "rows alone": (streams.SPREAD.name,), "states alone": ("stream",)}
-"""Names whose launches are kept, by what they are called; all where there are none."""
+REQUESTS, WIDTH, HEADS, ACCEPTED = 132, 8, 16, 7
+FORMS = (
+    ("kda_verify", "cuda_chunk", "all"), ("kda_verify", "cuda_stream", "all"), ("kda_verify", "cuda_stream", "rows"),
+    ("kda_verify", "cuda_stream", "states"), ("kda_verify", "cuda_stream_chunk", "states"),
+    ("kda_verify", "cuda_stream_roles", "all"), ("kda_commit", "cuda_fold", "all"),
+    ("kda_commit", "cuda_stream", "all"), ("kda_commit", "cuda_stream_chunk", "all"),
+)  # fmt: skip
+KEPT = {"all": "", "rows": streams.SPREAD.name, "states": "stream"}
+"""What the names of the kernels hold that are launched."""
 
 
 def main() -> None:
@@ -37,30 +46,38 @@ def main() -> None:
 
 
 def times() -> Iterator[dict[str, str | float]]:
-    """Both forms, both types of states."""
-    for dtype in (torch.float32, torch.bfloat16):
+    """Every form with both types of states; a commit is of one layer."""
+    for dtype in (torch.bfloat16, torch.float32):
         torch.manual_seed(1)
-        call = inputs.kda_verify("cuda", 132, 8, 16, dtype)
-        for impl in ("cuda_stream", "cuda_stream_chunk"):
-            function = OPS["kda_verify"].module(impl).kda_verify
-            for part, names in PARTS.items():
-                with torch.inference_mode(), only(names):
-                    us = median_us(capture(partial(function, *call.args, **call.kwargs)))
-                print(f"{impl:18} {dtype!s:14} {part:13} {us:8.1f} us", flush=True)
-                yield {"impl": impl, "dtype": str(dtype), "part": part, "us": us}
+        calls = {
+            "kda_verify": inputs.kda_verify("cuda", REQUESTS, WIDTH, HEADS, dtype),
+            "kda_commit": inputs.kda_commit("cuda", REQUESTS, WIDTH, HEADS, 1, dtype, ACCEPTED),
+        }
+        pool = calls["kda_verify"].args[6]
+        yield timed("", "copy of the states", "all", dtype, partial(torch.clone, pool))
+        for op, impl, part in FORMS:
+            function = getattr(OPS[op].module(impl), op)
+            yield timed(op, impl, part, dtype, partial(function, *calls[op].args, **calls[op].kwargs))
 
 
-def only(names: tuple[str, ...]) -> ExitStack:
-    """Launches of kernels with one of these words in their names; all of them where there are none."""
-    stack = ExitStack()
-    if names:
-        launch = CudaKernel.launch
+def timed(op: str, impl: str, part: str, dtype: torch.dtype, run: Callable[[], Any]) -> dict[str, str | float]:
+    """One row: microseconds with caches of lines to be written, and of lines that need not be."""
+    with torch.inference_mode(), only(KEPT[part]):
+        graph = capture(run)
+        us, clean_us = (median_us(graph, is_clean=is_clean) for is_clean in (False, True))
+    print(f"{op:11} {impl:18} {dtype!s:15} {part:7} {us:8.1f} us, clean {clean_us:8.1f} us", flush=True)
+    return {"op": op, "impl": impl, "dtype": str(dtype), "part": part, "us": us, "clean_us": clean_us}
 
-        def selected(kernel: CudaKernel, *arguments: object) -> None:
-            if any(word in kernel.name for word in names):
-                launch(kernel, *arguments)  # type: ignore[arg-type]
 
-        stack.enter_context(mock.patch.object(CudaKernel, "launch", selected))
+def only(word: str) -> ExitStack:
+    """Launches of kernels with this word in their names alone."""
+    stack, launch = ExitStack(), CudaKernel.launch
+
+    def selected(kernel: CudaKernel, *arguments: Any) -> None:
+        if word in kernel.name:
+            launch(kernel, *arguments)
+
+    stack.enter_context(mock.patch.object(CudaKernel, "launch", selected))
     return stack
 
 
