@@ -19,7 +19,6 @@
 #ifndef RANKS
 #define RANKS 8
 #define AHEAD 3
-#define QUICK 0
 #endif
 
 namespace {
@@ -27,7 +26,6 @@ namespace {
 constexpr int kRanks = RANKS, kSlice = 4096 / kRanks, kWarps = kSlice / 32, kThreads = kWarps * 32, kBatch = 32;
 constexpr int kPitch = kTokens * kValues + 2;                      // the 2 put what `send` reads at once into different banks
 constexpr int kParts = kWarps / 4, kRing = 8, kPatience = 1 << 24;  // several seconds
-constexpr bool kQuick = QUICK;  // functions of coefficients
 static_assert(kRanks >= kTokens && kWarps >= kTokens && kThreads >= kTokens * kQuads * kParts, "a part each");
 
 struct Shared : Tiles<kSlice, AHEAD, 2, AHEAD + 1, kPitch> {
@@ -100,15 +98,15 @@ __device__ __forceinline__ void open(const RingArguments& a, Shared& s, int toke
 #pragma unroll
   for (int i = 0; i < 12; ++i) v[i] = __shfl_sync(~0u, most.of[i % 3], i / 3);
   const float trace = v[4] + v[5] + v[6] + v[7];
-  const float root = inverse_root<kQuick>(trace, kStreams * a.channels, a.norm_eps), pace = root * a.scale[0];
+  const float root = inverse_root(trace, kStreams * a.channels, a.norm_eps), pace = root * a.scale[0];
   float pre[kStreams];
 #pragma unroll
-  for (int n = 0; n < kStreams; ++n) pre[n] = sigmoid<kQuick>(v[n] * pace + a.base[n]) + a.hc_eps;
+  for (int n = 0; n < kStreams; ++n) pre[n] = sigmoid(v[n] * pace + a.base[n]) + a.hc_eps;
   float norm = pre[0] * (v[8] * pre[1] + v[9] * pre[2] + v[10] * pre[3]) + pre[1] * (v[11] * pre[2] + last.of[0] * pre[3]) + last.of[1] * pre[2] * pre[3];
   norm = 2.f * norm + v[4] * pre[0] * pre[0] + v[5] * pre[1] * pre[1] + v[6] * pre[2] * pre[2] + v[7] * pre[3] * pre[3];
   if (lane == 0) {
     s.pre[turn % 2][token] = make_float4(pre[0], pre[1], pre[2], pre[3]);
-    s.inverse[turn % 2][token] = inverse_root<kQuick>(fmaxf(norm, 0.f), a.channels, a.norm_eps);
+    s.inverse[turn % 2][token] = inverse_root(fmaxf(norm, 0.f), a.channels, a.norm_eps);
   }
   if (token != rank) return;
   float* waiting = s.waiting[turn % kBatch];
@@ -159,7 +157,7 @@ template <int kTerms> __device__ __forceinline__ void boundary(const RingArgumen
       open(a, s, token, i - 1, begin + i - 1, rank);
       if (token == rank && (place == kBatch - 1 || i == turns)) {
         __syncwarp();
-        if (lane <= place) balance<kQuick>(a, s.waiting[lane], (static_cast<int64_t>(tile) - static_cast<int64_t>(place - lane + 1) * step) * kTokens + rank);
+        if (lane <= place) balance(a, s.waiting[lane], (static_cast<int64_t>(tile) - static_cast<int64_t>(place - lane + 1) * step) * kTokens + rank);
         __syncwarp();
       }
     }

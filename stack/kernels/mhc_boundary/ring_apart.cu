@@ -195,8 +195,8 @@ __device__ __forceinline__ void open(const RingArguments& a, Shared& s, const As
     }
   }
   const float trace = v[4] + v[5] + v[6] + v[7];
-  const float pace = inverse_root<true>(trace, kStreams * a.channels, a.norm_eps) * scale;
-  const float logit = lane & 2 ? (lane & 1 ? v[3] : v[2]) : (lane & 1 ? v[1] : v[0]), part = sigmoid<true>(logit * pace + base) + a.hc_eps;
+  const float pace = inverse_root(trace, kStreams * a.channels, a.norm_eps) * scale;
+  const float logit = lane & 2 ? (lane & 1 ? v[3] : v[2]) : (lane & 1 ? v[1] : v[0]), part = sigmoid(logit * pace + base) + a.hc_eps;
   float pre[kStreams];
 #pragma unroll
   for (int n = 0; n < kStreams; ++n) pre[n] = __shfl_sync(~0u, part, n, 4);
@@ -204,7 +204,7 @@ __device__ __forceinline__ void open(const RingArguments& a, Shared& s, const As
   norm = 2.f * norm + v[4] * pre[0] * pre[0] + v[5] * pre[1] * pre[1] + v[6] * pre[2] * pre[2] + v[7] * pre[3] * pre[3];
   if (lane % 16 == 0) {
     s.pre[turn % 2][token] = make_float4(pre[0], pre[1], pre[2], pre[3]);
-    s.inverse[turn % 2][token] = inverse_root<true>(fmaxf(norm, 0.f), a.channels, a.norm_eps);
+    s.inverse[turn % 2][token] = inverse_root(fmaxf(norm, 0.f), a.channels, a.norm_eps);
   }
   if (!owns) return;
   float* waiting = s.waiting[turn % kBatch];
@@ -271,7 +271,7 @@ __device__ __forceinline__ void exchange_all(const RingArguments& a, Shared& s) 
     const int place = opening % kBatch;
     if (owns && (place == kBatch - 1 || opening == turns.count - 1)) {
       if (lane <= place)
-        balance<true>(a, s.waiting[lane], (turns.first + static_cast<int64_t>(opening - place + lane) * turns.step) * kTokens + own);
+        balance(a, s.waiting[lane], (turns.first + static_cast<int64_t>(opening - place + lane) * turns.step) * kTokens + own);
       __syncwarp();
     }
   }

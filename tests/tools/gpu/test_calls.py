@@ -151,3 +151,14 @@ def test_a_mistake_in_the_list_of_calls_is_one_sentence(tmp_path, capsys, stages
     options = ["--carry", str(tmp_path), "--out", str(tmp_path), "--table", str(tmp_path / "calls.txt")]
     assert device.main([*stages, *options]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_lane_runs_the_tree_that_came_with_this_call_and_not_an_earlier_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    seen = []
+    for text in ("first", "second"):
+        (tmp_path / "what.txt").write_text(text)
+        with tarfile.open(tmp_path / "tree.tar.xz", "w:xz") as archive:
+            archive.add(tmp_path / "what.txt", "what.txt")
+        seen.append((device.Lane(0, tmp_path, tmp_path / "what.txt").folder / "what.txt").read_text())
+    assert seen == ["first", "second"]

@@ -8,6 +8,7 @@ call's `CALL.tar.xz.NN`, and one `kernels.tar.xz` of everything that was compile
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -36,9 +37,12 @@ class Lane:
     def __init__(self, number: int, carry: Path, table: Path) -> None:
         self.number = number
         self.carry, self.table = carry.resolve(), table.resolve()
-        self.folder = Path(tempfile.gettempdir()) / f"np1d-lane-{number}"
+        tree = carry / "tree.tar.xz"
+        with tree.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
+        self.folder = Path(tempfile.gettempdir()) / f"np1d-lane-{number}-{digest}"
         if not self.folder.exists():
-            with tarfile.open(carry / "tree.tar.xz") as archive:
+            with tarfile.open(tree) as archive:
                 archive.extractall(self.folder, filter="data")
 
     def start(self, call: str, out: Path, total_s: float, *, shared: bool) -> "subprocess.Popen[bytes]":

@@ -40,10 +40,7 @@ STREAM_VARIANTS = (
     "cuda_stream_chunk@cuda_stream_chunk.BLOCKS=2,cuda_stream_chunk.STAGES=2",
 )
 
-RING_VARIANTS = (
-    "cuda_ring@cuda_ring.QUICK=1",
-    "cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",
-)
+RING_VARIANTS = ("cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",)
 
 
 @dataclass(frozen=True, slots=True)
