@@ -29,11 +29,10 @@ KDA_VARIANTS = tuple(
     )
 )
 
-PREFILL_VARIANTS = (
-    "tilelang_prefill@tilelang_prefill.STAGES=0",
-    "tilelang_prefill@tilelang_prefill.STAGES=1",
-    "tilelang_prefill_q8@tilelang_prefill.STAGES=1",
-)
+PREFILL_VARIANTS = {
+    FP8: ("tilelang_prefill@tilelang_prefill.FP8_STAGES=2", "tilelang_prefill_q8@tilelang_prefill.Q8_STAGES=2"),
+    BF16: ("tilelang_prefill@tilelang_prefill.BF16_STAGES=2",),
+}
 
 STREAM_VARIANTS = (
     "cuda_stream@cuda_stream.PARTS=2",
@@ -90,7 +89,8 @@ def _sparse() -> Iterator[Shape]:
                 "sparse_mla", inputs.SPARSE_MLA, f"{rows} x 16 heads x 2112 of 65536, {dtype}",
                 lambda r=rows, d=dtype: inputs.sparse_mla("cuda", r, 16, 2112, 65536, d, valid=2051),
                 65536 * 512 * size + rows * (16 * 512 * 4 + 2112 * 4), rows * 2051 * 512 * 16 * 4.0,
-                FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target, PREFILL_VARIANTS if rows == 8192 else (),
+                FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target,
+                PREFILL_VARIANTS[dtype] if rows == 8192 else (),
             )  # fmt: skip
     for rows in (768, 1024):  # partial and combine, as published: a tile of 128 keys against one of 32
         for contexts, label in ((1, "one context"), (rows // 8, "a context a request")):
