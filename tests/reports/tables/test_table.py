@@ -28,7 +28,8 @@ def test_an_interval_is_shown_only_where_there_is_one():
     assert (times(4.3234), times(math.nan)) == ("4.32x", "–")
 
 
-def test_a_csv_keeps_numbers_unrounded():
-    table = Table(name="t", title="", caption="", frame=pd.DataFrame([{"a": 1 / 3}]), headers={"a": "A"})
-    assert float(table.csv().splitlines()[1]) == 1 / 3
+def test_a_csv_keeps_fifteen_digits_and_a_mean_of_one_value_is_that_value():
+    frame = pd.DataFrame([{"a": 1 / 3, "b": math.exp(math.log(100.0))}])
+    table = Table(name="t", title="", caption="", frame=frame, headers={"a": "A"})
+    assert table.csv().splitlines()[1] == "0.333333333333333,100"
     assert table.display.to_dict("records") == [{"A": "0.333"}]
