@@ -55,7 +55,8 @@ def test_a_step_asks_each_op_once_for_each_thing(tmp_path, monkeypatch):
         "moe": expert,
         "mhc_boundary.mhc_boundary_quant": sparse + expert + dense,
         "mhc_boundary": mixers["linear_attention"],
-        "quantize_rows": 2 * sparse,
+        "rms_norm.rms_norm_quant": sparse,
+        "quantize_rows": sparse,
         "linear_fp8": 3 * sparse + 2 * dense,
         "swiglu_quant": dense,
     }
