@@ -25,16 +25,14 @@ from stack.kernels.tile_program import compiled, missing
 __all__ = ["missing", "sparse_mla"]
 
 HEADS = 16
-STAGES = {32: 2, 128: 1}
-"""Tile -> tiles of keys in shared memory. Two of 128 FP8 keys would leave one block a multiprocessor fewer."""
+STAGES_32, STAGES_128 = 2, 1
+"""Tiles of keys in shared memory. Two of 128 FP8 keys would leave one block a multiprocessor fewer."""
 THREADS = 128
 BLOCKS = {(32, False): 2, (32, True): 4, (128, True): 3}
 """Tile, whether keys are FP8 -> blocks for which a multiprocessor has shared memory, and shall have registers."""
 HELD = 2
 """Heads whose scores a thread holds: their reductions share barriers."""
-FORMS = tuple(
-    (tile, is_fp8, is_whole) for tile, is_fp8 in ((32, False), (32, True), (128, True)) for is_whole in (False, True)
-)
+FORMS = ((32, False, False), (32, False, True), (32, True, False), (32, True, True), (128, True, True))
 """Arguments of `program`: all that the rule takes."""
 
 
@@ -95,7 +93,7 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
         tl.dynamic(name, "int64") for name in ("q_units", "units", "entries", "rows_out", "logs")
     )
     wide, none = "int64", -tl.infinity("float32")
-    num_stages, num_blocks = STAGES[tile], BLOCKS[tile, is_fp8]
+    num_stages, num_blocks = STAGES_32 if tile == 32 else STAGES_128, BLOCKS[tile, is_fp8]
 
     @tl.prim_func
     def attend_tiles(

@@ -29,9 +29,9 @@ KDA_VARIANTS = tuple(
     )
 )
 
-PREFILL_VARIANTS = {
-    FP8: ("tilelang_prefill@tilelang_prefill.FP8_STAGES=2", "tilelang_prefill_q8@tilelang_prefill.Q8_STAGES=2"),
-    BF16: ("tilelang_prefill@tilelang_prefill.BF16_STAGES=2",),
+PARTIAL_VARIANTS = {
+    FP8: ("tilelang_partial@kv_tile=32,tilelang_partial.STAGES_32=1",),
+    BF16: ("tilelang_partial@tilelang_partial.STAGES_32=1",),
 }
 
 STREAM_VARIANTS = (
@@ -90,7 +90,7 @@ def _sparse() -> Iterator[Shape]:
                 lambda r=rows, d=dtype: inputs.sparse_mla("cuda", r, 16, 2112, 65536, d, valid=2051),
                 65536 * 512 * size + rows * (16 * 512 * 4 + 2112 * 4), rows * 2051 * 512 * 16 * 4.0,
                 FP8_RATE if dtype == FP8 else BF16_RATE, anchor, target,
-                PREFILL_VARIANTS[dtype] if rows == 8192 else (),
+                PARTIAL_VARIANTS[dtype] if rows == 1056 else (),
             )  # fmt: skip
     for rows in (768, 1024):  # partial and combine, as published: a tile of 128 keys against one of 32
         for contexts, label in ((1, "one context"), (rows // 8, "a context a request")):
