@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 missing = hopper_only
 
-PARTS = 1
-"""Blocks that share a head's columns: with two, twice as many smaller blocks wait for each other less."""
-BLOCKS = {("f32", 1): 2, ("bf16", 1): 2, ("f32", 2): 3, ("bf16", 2): 4}
+BLOCKS = 2
 """Blocks a multiprocessor holds; registers and, with FP32 states, shared memory leave room for no more."""
 
 
@@ -42,12 +40,12 @@ def kda_commit(
         return cuda_fold.kda_commit(*fields, snapshots_LNWHKV=snapshots_LNWHKV)
     kind, arguments = cuda_fold.fold_arguments(*fields)
     heads, layers, requests = state_SHLKV.shape[1], state_SHLKV.shape[2], slot_R.shape[0]
-    blocks = min(heads * layers * requests * PARTS, streams.resident_blocks(state_SHLKV.device, BLOCKS[kind, PARTS]))
-    _kernel(kind).launch((blocks, 1, 1), THREADS // PARTS, [arguments, layers, requests])
+    blocks = min(heads * layers * requests, streams.resident_blocks(state_SHLKV.device, BLOCKS))
+    _kernel(kind).launch((blocks, 1, 1), THREADS, [arguments, layers, requests])
     return None
 
 
 @cache
 def _kernel(kind: str) -> "CudaKernel":
-    name = f"kda_stream_fold_{kind}" if PARTS == 1 else f"kda_stream_fold_halves_{kind}"
-    return streams.stream_kernel(name, streams.fold_bytes(kind, PARTS))
+    choices = {} if BLOCKS == 2 else {"KDA_BLOCKS": BLOCKS}
+    return streams.stream_kernel(f"kda_stream_fold_{kind}", streams.fold_bytes(kind), **choices)

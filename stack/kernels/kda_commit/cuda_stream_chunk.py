@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 missing = hopper_only
 
-BLOCKS, STAGES = 3, 1
-"""Blocks a multiprocessor holds, and states that each has under way: three of one or two of two BF16 states is what
-shared memory has room for. Two blocks of one FP32 state."""
+BLOCKS = 3
+"""Blocks a multiprocessor holds with BF16 states, two with FP32 states: what shared memory has room for."""
 
 
 def kda_commit(
@@ -53,6 +52,5 @@ def _blocks(kind: str) -> int:
 
 @cache
 def _kernel(kind: str) -> "CudaKernel":
-    stages = 1 if kind == "f32" else STAGES
-    choices = {} if (BLOCKS, STAGES) == (3, 1) else {"KDA_FOLD_BLOCKS": BLOCKS, "KDA_FOLD_STAGES": STAGES}
-    return streams.stream_kernel(f"kda_stream_chunk_fold_{kind}", streams.chunk_fold_bytes(kind, stages), **choices)
+    choices = {} if BLOCKS == 3 else {"KDA_CHUNK_BLOCKS": BLOCKS}
+    return streams.stream_kernel(f"kda_stream_chunk_fold_{kind}", streams.chunk_fold_bytes(kind), **choices)

@@ -10,18 +10,12 @@ namespace {
 
 using BF16 = __nv_bfloat16;
 
-// Blocks a multiprocessor holds: of those with a state in registers, and of those with products; BF16 states under way in a block that folds by products.
+// Blocks a multiprocessor holds: of those with a state in registers, and of those with products.
 #ifndef KDA_BLOCKS
 #define KDA_BLOCKS 2
 #endif
 #ifndef KDA_CHUNK_BLOCKS
 #define KDA_CHUNK_BLOCKS 3
-#endif
-#ifndef KDA_FOLD_BLOCKS
-#define KDA_FOLD_BLOCKS 3
-#endif
-#ifndef KDA_FOLD_STAGES
-#define KDA_FOLD_STAGES 1
 #endif
 
 // 1 / (1 + exp(-x)) and x / y as the operators give them, without the branches for the ends of the range.
@@ -135,16 +129,6 @@ template <bool kStaged> __device__ __forceinline__ void spread_part(const StepAr
   }
 }
 
-// Brings what `spread_part` reads into the L2 cache: two lines a row by sixteen lanes, the window by others.
-__device__ __forceinline__ void prefetch_part(const StepArguments& a, int part, int head, int request, int slot) {
-  const int lane = threadIdx.x % 32, row = lane / 2 % 8, half = lane % 2 * 64;
-  const int64_t at = static_cast<int64_t>(request) * a.width + row;
-  if (lane < 16 && row < a.width)
-    prefetch_l2(part == 3 ? static_cast<const BF16*>(a.f) + at * a.f_row + head * a.f_head + half
-                          : static_cast<const BF16*>(a.x) + at * a.x_row + (static_cast<int64_t>(part) * a.num_heads + head) * kD + half);
-  if (part < 3 && lane >= 16 && lane < 22) prefetch_l2(static_cast<const BF16*>(a.conv) + slot * a.conv_slot + head * a.conv_head + part * 3 * kD + (lane - 16) * 64);
-}
-
 __device__ __forceinline__ void write_zeros(const StepArguments& a, int head, int request) {
   const int64_t row_size = static_cast<int64_t>(a.num_heads) * kD;
   BF16* out = static_cast<BF16*>(a.out) + static_cast<int64_t>(request) * a.width * row_size + head * kD + threadIdx.x % 32 * 4;
@@ -158,9 +142,9 @@ __device__ __forceinline__ void spread_rows(const StepArguments& a) {
   else if (part == 0) write_zeros(a, head, request);
 }
 
-// A warp asks for row w. `q` is null where no outputs are wanted.
-__device__ __forceinline__ void fetch_row(RawRows& to, int w, const BF16* k, const BF16* v, const float* g, const BF16* q) {
-  const int lane = threadIdx.x % 32, half = lane % 16;
+// Warp w asks for row w. `q` is null where no outputs are wanted.
+__device__ __forceinline__ void fetch_row(RawRows& to, const BF16* k, const BF16* v, const float* g, const BF16* q) {
+  const int w = threadIdx.x / 32, lane = threadIdx.x % 32, half = lane % 16;
   const BF16* from = lane < 16 ? k : v;
   copy16(shared_address((lane < 16 ? to.k[w] : to.v[w]) + half * 8), from + half * 8, true);
   copy16(shared_address(to.g[w] + lane * 4), g + lane * 4, true);
@@ -169,23 +153,23 @@ __device__ __forceinline__ void fetch_row(RawRows& to, int w, const BF16* k, con
 
 // A state in shared memory: rows of 16-byte pieces, each row's pieces exchanged so that what a warp reads together lies in different banks: one value of
 // each of the eight key groups, or fragments of a matrix product.
-template <typename State, bool kFragments, int kColumns = kD> struct Stage {
-  static constexpr int kSize = sizeof(State), kPieces = kColumns * kSize / 16, kValues = 16 / kSize;
-  __align__(16) State values[kD * kColumns];
+template <typename State, bool kFragments> struct Stage {
+  static constexpr int kPieces = 8 * sizeof(State), kValues = 16 / sizeof(State), kSize = sizeof(State);
+  __align__(16) State values[kD * kD];
 
-  static __device__ __forceinline__ int exchange(int row) { return kFragments ? (kSize == 2 ? row & 7 : (row >> 1 & 3) * 2) : row / kKeys * kSize & (kPieces - 1); }
+  static __device__ __forceinline__ int exchange(int row) { return kFragments ? (kSize == 2 ? row & 7 : (row >> 1 & 3) * 2) : row / kKeys * kSize; }
 
-  template <int kCount = kThreads> __device__ __forceinline__ void fetch(const State* from) {
+  __device__ __forceinline__ void fetch(const State* from) {
 #pragma unroll
-    for (int i = 0; i < kD * kPieces / kCount; ++i) {
-      const int n = i * kCount + threadIdx.x, row = n / kPieces, piece = n % kPieces;
-      copy16(shared_address(values + (row * kPieces + (piece ^ exchange(row))) * kValues), from + row * kD + piece * kValues, true);
+    for (int i = 0; i < kD * kPieces / kThreads; ++i) {
+      const int n = i * kThreads + threadIdx.x, row = n / kPieces, piece = n % kPieces;
+      copy16(shared_address(values + (row * kPieces + (piece ^ exchange(row))) * kValues), from + n * kValues, true);
     }
   }
 
   __device__ __forceinline__ void take(float (&s)[kKeys][4], const Place& at) const {
     static_assert(!kFragments);
-    const int piece = (at.first / kValues) ^ exchange(at.group * kKeys);
+    const int piece = (at.first / kValues) ^ (at.group * kSize);
     const State* mine = values + (at.group * kKeys * kPieces + piece) * kValues + at.first % kValues;
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
@@ -195,9 +179,9 @@ template <typename State, bool kFragments, int kColumns = kD> struct Stage {
   }
 };
 
-// A warp turns row w into what `step` reads.
-template <bool kOutput> __device__ __forceinline__ void ready_row(Row& row, const RawRows& raw, int w, float beta, float scale) {
-  const int lane = threadIdx.x % 32;
+// Warp w turns row w into what `step` reads.
+template <bool kOutput> __device__ __forceinline__ void ready_row(Row& row, const RawRows& raw, float beta, float scale) {
+  const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
   *channels(row.k, lane) = straight_normed(load4(raw.k[w] + lane * 4), 1.f);
   if constexpr (kOutput) *channels(row.q, lane) = straight_normed(load4(raw.q[w] + lane * 4), scale);
   *reinterpret_cast<float4*>(row.v + lane * 4) = load4(raw.v[w] + lane * 4);
@@ -222,7 +206,7 @@ template <typename Shared> __device__ __forceinline__ Asked fetch_turn(Shared& s
     s.stage.fetch(static_cast<const typename Shared::State*>(a.state) + asked.slot * a.state_slot + head * a.state_head);
     if (warp < a.width) {
       const int64_t entry = a.entry[request], at_k = entry * a.ring_k_entry + warp * a.ring_k_row + head * kD;
-      fetch_row(s.raw, warp, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + entry * a.ring_g_entry + warp * a.ring_g_row + head * kD,
+      fetch_row(s.raw, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + entry * a.ring_g_entry + warp * a.ring_g_row + head * kD,
                 static_cast<const BF16*>(a.out) + (static_cast<int64_t>(request) * a.width + warp) * row_size + head * kD);
       asked.beta = a.ring_beta[entry * a.ring_beta_entry + warp * a.ring_beta_row + head];
     }
@@ -254,7 +238,7 @@ template <typename State> __device__ __forceinline__ void chain(const StepArgume
     const bool live = next.slot != 0;
     float state[kKeys][4];
     if (live) {
-      if (warp < width) ready_row<true>(s.rows[warp], s.raw, warp, next.beta, a.scale);
+      if (warp < width) ready_row<true>(s.rows[warp], s.raw, next.beta, a.scale);
       s.stage.take(state, at);
     }
     __syncthreads();
@@ -399,22 +383,13 @@ template <int kLeft> __device__ __forceinline__ void sum_pairs(float (&sum)[2], 
     if (2 * t + i > (of_outputs ? g : g - 1)) sum[i] = 0.f;
 }
 
-// Which slot and entry a turn of a verify has; loaded a turn before they are used, since an address waits for them.
-struct Numbers {
-  int slot, entry, accepted;
-  unsigned head;
-};
-__device__ __forceinline__ Numbers numbers_of(const StepArguments& a, unsigned turn, unsigned turns) {
-  const unsigned heads = a.num_heads, request = turn / heads;
-  return turn < turns ? Numbers{a.slot[request], a.entry[request], 0, turn - request * heads} : Numbers{0, 0, 0, 0};
-}
-
-// Asks for the state of a turn of a verify; whether there is anything to do.
-template <typename State> __device__ __forceinline__ bool fetch_state(Stage<State, true>& stage, const StepArguments& a, const Numbers& of) {
-  const bool live = of.slot != 0 && of.entry != 0;
-  if (live) stage.fetch(static_cast<const State*>(a.state) + of.slot * a.state_slot + of.head * a.state_head);
+// Asks for the state of a turn of a verify; the slot, or 0 where there is nothing to do.
+template <typename State> __device__ __forceinline__ int fetch_state(Stage<State, true>& stage, const StepArguments& a, unsigned turn, unsigned turns) {
+  const unsigned heads = a.num_heads, request = turn / heads, head = turn - request * heads;
+  const int slot = turn < turns && a.entry[request] != 0 ? a.slot[request] : 0;
+  if (slot != 0) stage.fetch(static_cast<const State*>(a.state) + slot * a.state_slot + head * a.state_head);
   copies_commit();
-  return live;
+  return slot;
 }
 
 // A warp's sixteen columns of v: of row g columns 8 (c / 2) + 2t + c % 2.
@@ -505,34 +480,27 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
   }
   __syncthreads();
   if (warp >= kThreads / 32) {
-    const int part = warp - kThreads / 32;
-    unsigned request = blockIdx.x / heads;
-    int count = 0, slot = a.slot[request], entry = a.entry[request];
+    int count = 0;
 #pragma unroll 1
     for (unsigned turn = blockIdx.x; turn < turns; turn += stride, ++count) {
-      const int buffer = count % 2, current = slot, kept = entry;
-      const unsigned now = request, head = turn - now * heads;
-      if (turn + stride < turns) {  // what the next turn reads comes near under this one
-        request = (turn + stride) / heads, slot = a.slot[request], entry = a.entry[request];
-        if (slot != 0) prefetch_part(a, part, turn + stride - request * heads, request, slot);
-      }
+      const int buffer = count % 2, part = warp - kThreads / 32;
+      const unsigned request = turn / heads, head = turn - request * heads;
+      const int slot = a.slot[request], entry = a.entry[request];
       wait_here(shared_address(&s.free[buffer]), (count / 2 + 1) % 2);
-      if (current != 0 && kept != 0) spread_part<true>(a, part, head, now, current, kept, &s.raw[buffer], s.beta[buffer]);
-      else if (part == 0) write_zeros(a, head, now);
+      if (slot != 0 && entry != 0) spread_part<true>(a, part, head, request, slot, entry, &s.raw[buffer], s.beta[buffer]);
+      else if (part == 0) write_zeros(a, head, request);
       __syncwarp();
       if (lane == 0) arrive(shared_address(&s.ready[buffer]));
     }
     return;
   }
-  bool asked[kStages];
-  int count = 0;
+  int slots[kStages], count = 0;
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) asked[i] = fetch_state(s.stage[i], a, numbers_of(a, blockIdx.x + i * stride, turns));
-  Numbers ahead = numbers_of(a, blockIdx.x + kStages * stride, turns);
+  for (int i = 0; i < kStages; ++i) slots[i] = fetch_state(s.stage[i], a, blockIdx.x + i * stride, turns);
 #pragma unroll 1
   for (unsigned turn = blockIdx.x; turn < turns; turn += stride, ++count) {
     const int buffer = count % 2, stage = count % kStages;
-    const bool live = asked[0];
+    const bool live = slots[0] != 0;
     copies_wait<kStages - 1>();
     wait_here(shared_address(&s.ready[buffer]), count / 2 % 2);
     float seen[2][4] = {}, v[4], beta = 0.f;
@@ -550,9 +518,8 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
     }
     sync_some<2, kThreads>();
 #pragma unroll
-    for (int i = 0; i + 1 < kStages; ++i) asked[i] = asked[i + 1];
-    asked[kStages - 1] = fetch_state(s.stage[stage], a, ahead);
-    ahead = numbers_of(a, turn + (kStages + 1) * stride, turns);
+    for (int i = 0; i + 1 < kStages; ++i) slots[i] = slots[i + 1];
+    slots[kStages - 1] = fetch_state(s.stage[stage], a, turn + kStages * stride, turns);
     if (live) write_outputs(a, v, seen, s.pairs, beta, turn / heads, turn % heads);
   }
 }
@@ -564,125 +531,84 @@ struct Ends {
   __align__(16) BF16 inputs[3 * 3 * kD], window[3 * kD * 3];
 };
 
-// Of a turn of a fold, (request, layer, head) in this order.
-struct FoldNumbers {
-  int slot, entry, accepted;
-  unsigned layer, head;
-};
-__device__ __forceinline__ FoldNumbers numbers_of(const FoldArguments& a, unsigned layers, unsigned turn, unsigned turns) {
-  const unsigned heads = a.num_heads, whole = turn / heads, request = whole / layers;
-  return turn < turns ? FoldNumbers{a.slot[request], a.entry[request], a.accepted[request], whole - request * layers, turn - whole * heads} : FoldNumbers{0, 0, 0, 0, 0};
-}
-
-template <typename State, int kWarps> struct FoldShared {
-  Stage<State, false, kWarps * 16> stage;
+template <typename T> struct FoldShared {
+  using State = T;
+  Stage<State, false> stage;
   RawRows raw;
   Ends ends;
   Row rows[kMaxRows];
-  FoldNumbers of;  // of what is asked for
+  int64_t state_at, window_at;  // of what is asked for
 };
 
-__device__ __forceinline__ int accepted_of(const FoldNumbers& of) { return of.slot != 0 && of.entry != 0 ? max(0, of.accepted) : 0; }
+// What a block has asked for: how many rows are accepted, or 0 where there is nothing to do, and beta of the row of this warp.
+struct Folded {
+  int accepted;
+  float beta;
+};
 
-template <typename State> __device__ __forceinline__ State* state_of(const FoldArguments& a, const FoldNumbers& of) {
-  return static_cast<State*>(a.state) + of.slot * a.state_slot + of.head * a.state_head + of.layer * a.state_layer;
-}
-__device__ __forceinline__ BF16* window_of(const FoldArguments& a, const FoldNumbers& of) {
-  return static_cast<BF16*>(a.conv) + of.slot * a.conv_slot + of.head * a.conv_head + of.layer * a.conv_layer;
-}
-
-// Asks for a row of a turn of a fold, by one warp; gives its beta.
-__device__ __forceinline__ float fetch_row_of(RawRows& raw, const FoldArguments& a, const FoldNumbers& of, int w) {
-  const int64_t entry = of.entry, at_k = of.layer * a.k_layer + entry * a.k_entry + w * a.k_row + of.head * kD;
-  fetch_row(raw, w, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + of.layer * a.g_layer + entry * a.g_entry + w * a.g_row + of.head * kD, nullptr);
-  return a.ring_beta[of.layer * a.beta_layer + entry * a.beta_entry + w * a.beta_row + of.head];
-}
-
-// Asks for the ends of the inputs of a turn of a fold.
-template <int kCount> __device__ __forceinline__ void fetch_ends(Ends& ends, const FoldArguments& a, const FoldNumbers& of) {
-  const int accepted = accepted_of(of);
-  const int64_t entry = of.entry;
-#pragma unroll 1
-  for (int piece = threadIdx.x; piece < kWindowPieces; piece += kCount) {
-    const int row = accepted - 3 + piece / 48;
-    const unsigned part = piece / 16 % 3;
-    if (row >= 0)
-      copy16(shared_address(ends.inputs + piece * 8), static_cast<const BF16*>(a.ring_x) + of.layer * a.x_layer + entry * a.x_entry + row * a.x_row + (part * a.num_heads + of.head) * kD + piece % 16 * 8, true);
-    if (accepted < 3) copy16(shared_address(ends.window + piece * 8), window_of(a, of) + piece * 8, true);
+// Asks for state, rows and ends of a turn of a fold, (request, layer, head) in this order.
+template <typename Shared> __device__ __forceinline__ Folded fetch_fold(Shared& s, const FoldArguments& a, unsigned layers, unsigned turn, unsigned turns) {
+  const int warp = threadIdx.x / 32, piece = threadIdx.x;
+  Folded asked{0, 0.f};
+  if (turn < turns) {
+    const unsigned heads = a.num_heads, whole = turn / heads, head = turn - whole * heads, request = whole / layers, layer = whole - request * layers;
+    const int64_t slot = a.slot[request], entry = a.entry[request];
+    if (slot != 0 && entry != 0) asked.accepted = max(0, a.accepted[request]);
+    if (asked.accepted > 0) {
+      const int64_t state = slot * a.state_slot + head * a.state_head + layer * a.state_layer, window = slot * a.conv_slot + head * a.conv_head + layer * a.conv_layer;
+      if (threadIdx.x == 0) s.state_at = state, s.window_at = window;
+      s.stage.fetch(static_cast<const typename Shared::State*>(a.state) + state);
+      if (warp < asked.accepted) {
+        const int64_t at_k = layer * a.k_layer + entry * a.k_entry + warp * a.k_row + head * kD;
+        fetch_row(s.raw, static_cast<const BF16*>(a.ring_k) + at_k, static_cast<const BF16*>(a.ring_v) + at_k, a.ring_g + layer * a.g_layer + entry * a.g_entry + warp * a.g_row + head * kD, nullptr);
+        asked.beta = a.ring_beta[layer * a.beta_layer + entry * a.beta_entry + warp * a.beta_row + head];
+      }
+      if (piece < kWindowPieces) {
+        const int row = asked.accepted - 3 + piece / 48;
+        const unsigned part = piece / 16 % 3;
+        if (row >= 0)
+          copy16(shared_address(s.ends.inputs + piece * 8), static_cast<const BF16*>(a.ring_x) + layer * a.x_layer + entry * a.x_entry + row * a.x_row + (part * heads + head) * kD + piece % 16 * 8, true);
+        if (asked.accepted < 3) copy16(shared_address(s.ends.window + piece * 8), static_cast<const BF16*>(a.conv) + window + piece * 8, true);
+      }
+    }
   }
+  copies_commit();
+  return asked;
 }
 
 // The window becomes the three inputs that end at the last accepted row.
-// A thread has eight channels, three 16-byte pieces.
 __device__ __forceinline__ void replace_window(BF16* window, const Ends& ends, int accepted) {
-  if (threadIdx.x >= 3 * kD / 8) return;
-  uint4* to = reinterpret_cast<uint4*>(window + threadIdx.x * 24);
-  if (accepted >= 3) {
-    uint32_t tap[3][4], words[12];  // two channels a word, then the three taps of a channel after another
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      const uint4 eight = *reinterpret_cast<const uint4*>(ends.inputs + i * 3 * kD + threadIdx.x * 8);
-      tap[i][0] = eight.x, tap[i][1] = eight.y, tap[i][2] = eight.z, tap[i][3] = eight.w;
-    }
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      words[3 * c] = __byte_perm(tap[0][c], tap[1][c], 0x5410), words[3 * c + 1] = __byte_perm(tap[2][c], tap[0][c], 0x7610);
-      words[3 * c + 2] = __byte_perm(tap[1][c], tap[2][c], 0x7632);
-    }
-#pragma unroll
-    for (int i = 0; i < 3; ++i) to[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
-    return;
-  }
-  auto* values = reinterpret_cast<uint16_t*>(window + threadIdx.x * 24);
-  const auto* inputs = reinterpret_cast<const uint16_t*>(ends.inputs) + threadIdx.x * 8;
-  const auto* old = reinterpret_cast<const uint16_t*>(ends.window) + threadIdx.x * 24 + accepted;
-#pragma unroll 1
-  for (int channel = 0; channel < 8; ++channel)
-    for (int i = 0; i < 3; ++i) values[channel * 3 + i] = accepted + i < 3 ? old[channel * 3 + i] : inputs[i * 3 * kD + channel];
+  if (threadIdx.x >= kWindowPieces) return;
+  const auto* inputs = reinterpret_cast<const uint16_t*>(ends.inputs);
+  const auto* old = reinterpret_cast<const uint16_t*>(ends.window) + accepted;
+  const auto value = [&](unsigned i) { return static_cast<uint32_t>(accepted + static_cast<int>(i % 3) < 3 ? old[i] : inputs[i % 3 * 3 * kD + i / 3]); };
+  const unsigned first = threadIdx.x * 8;
+  *reinterpret_cast<uint4*>(window + first) = make_uint4(value(first) | value(first + 1) << 16, value(first + 2) | value(first + 3) << 16,
+                                                         value(first + 4) | value(first + 5) << 16, value(first + 6) | value(first + 7) << 16);
 }
 
-// Blocks walk over (request, layer, head, part), each of kWarps warps for as many times sixteen columns: a head whole or in halves.
-template <typename State, int kWarps> __device__ __forceinline__ void fold(const FoldArguments& a, int layers, int requests) {
+// Blocks walk over (request, layer, head).
+template <typename State> __device__ __forceinline__ void fold(const FoldArguments& a, int layers, int requests) {
   extern __shared__ __align__(16) uint8_t raw_shared[];
-  FoldShared<State, kWarps>& s = *reinterpret_cast<FoldShared<State, kWarps>*>(raw_shared);
-  constexpr unsigned kParts = 8 / kWarps;
-  constexpr int kCount = kWarps * 32;
+  FoldShared<State>& s = *reinterpret_cast<FoldShared<State>*>(raw_shared);
   const int warp = threadIdx.x / 32;
-  const unsigned turns = requests * layers * a.num_heads * kParts;
-  const Place here = place();
-  float beta[kParts];
-  const auto fetch = [&](unsigned turn) {
-    const FoldNumbers of = numbers_of(a, layers, turn / kParts, turns / kParts);
-    const unsigned part = turn % kParts;
-    if (threadIdx.x == 0) s.of = of;
-    if (accepted_of(of) > 0) {
-      s.stage.template fetch<kCount>(state_of<const State>(a, of) + part * kWarps * 16);
-#pragma unroll
-      for (unsigned i = 0; i < kParts; ++i)
-        if (const int w = warp + i * kWarps; w < accepted_of(of)) beta[i] = fetch_row_of(s.raw, a, of, w);
-      if (part == 0) fetch_ends<kCount>(s.ends, a, of);
-    }
-    copies_commit();
-  };
-  fetch(blockIdx.x);
+  const unsigned turns = requests * layers * a.num_heads;
+  const Place at = place();
+  Folded next = fetch_fold(s, a, layers, blockIdx.x, turns);
 #pragma unroll 1
   for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
     copies_wait<0>();
     __syncthreads();
-    const int accepted = accepted_of(s.of), column = turn % kParts * kWarps * 16;
-    State* to = state_of<State>(a, s.of) + column;
-    Place at = here;
-    at.owned += column;
+    const int accepted = next.accepted;
+    State* to = static_cast<State*>(a.state) + s.state_at;
     float state[kKeys][4];
     if (accepted > 0) {
-#pragma unroll
-      for (unsigned i = 0; i < kParts; ++i)
-        if (const int w = warp + i * kWarps; w < accepted) ready_row<false>(s.rows[w], s.raw, w, beta[i], 1.f);
+      if (warp < accepted) ready_row<false>(s.rows[warp], s.raw, next.beta, 1.f);
       s.stage.take(state, at);
-      if (column == 0) replace_window(window_of(a, s.of), s.ends, accepted);
+      replace_window(static_cast<BF16*>(a.conv) + s.window_at, s.ends, accepted);
     }
     __syncthreads();
-    fetch(turn + gridDim.x);
+    next = fetch_fold(s, a, layers, turn + gridDim.x, turns);
     if (accepted == 0) continue;
 #pragma unroll 1
     for (int w = 0; w < accepted; ++w) step<false>(state, s.rows[w], at);
@@ -690,8 +616,9 @@ template <typename State, int kWarps> __device__ __forceinline__ void fold(const
   }
 }
 
-template <typename State, int kStages> struct ChunkFoldShared {
-  Stage<State, true> stage[kStages];
+template <typename T> struct ChunkFoldShared {
+  using State = T;
+  Stage<State, true> stage;
   RawRows raw;
   Ends ends;
   Operands<8> of;
@@ -700,6 +627,7 @@ template <typename State, int kStages> struct ChunkFoldShared {
   float pairs[kThreads / 32][8][kMaxRows];
   float end[kD];  // E_a
   float beta[kMaxRows];
+  int64_t state_at, window_at;  // of what is asked for
 };
 
 // Columns 4t .. 4t + 3 of a warp's sixteen in a row of the stage.
@@ -710,7 +638,7 @@ __device__ __forceinline__ float4 staged(const Stage<float, true>& stage, int ro
 
 // S <- E_a S + sum_s (k_s E_a / E_s) u_s' for a warp's sixteen columns, sixteen keys a product: its depth is eight rows in two terms. Column 4t + 2 tile + i
 // of the state is column 2t + i of a tile, so that a lane stores four neighbours.
-template <typename State, int kStages> __device__ __forceinline__ void add_updates(State* to, const Stage<State, true>& stage, const ChunkFoldShared<State, kStages>& s) {
+template <typename State> __device__ __forceinline__ void add_updates(State* to, const ChunkFoldShared<State>& s) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, column = warp * 16 + 4 * t;
   uint32_t u[4];  // high of both tiles, low of both
   ldmatrix_t(u, shared_address(lane < 16 ? s.update_high[warp][lane / 8][lane % 8] : s.update_low[warp][lane / 8 % 2][lane % 8]));
@@ -723,7 +651,7 @@ template <typename State, int kStages> __device__ __forceinline__ void add_updat
     const float gain[2] = {s.end[keys + g], s.end[keys + g + 8]};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float4 old = staged(stage, keys + g + half * 8, column);
+      const float4 old = staged(s.stage, keys + g + half * 8, column);
       sum[0][2 * half] = gain[half] * old.x, sum[0][2 * half + 1] = gain[half] * old.y, sum[1][2 * half] = gain[half] * old.z, sum[1][2 * half + 1] = gain[half] * old.w;
     }
 #pragma unroll
@@ -734,34 +662,18 @@ template <typename State, int kStages> __device__ __forceinline__ void add_updat
   }
 }
 
-// The fold as one update of rank `accepted`, with u as in `chunk`. Rows are asked for while products run, the state of a turn `kStages` ahead
-// once its place is free; their numbers are loaded a turn before.
-template <typename State, int kStages> __device__ __forceinline__ void chunk_fold(const FoldArguments& a, int layers, int requests) {
+// The fold as one update of rank `accepted`, with u as in `chunk`.
+template <typename State> __device__ __forceinline__ void chunk_fold(const FoldArguments& a, int layers, int requests) {
   extern __shared__ __align__(16) uint8_t raw_shared[];
-  ChunkFoldShared<State, kStages>& s = *reinterpret_cast<ChunkFoldShared<State, kStages>*>(raw_shared);
+  ChunkFoldShared<State>& s = *reinterpret_cast<ChunkFoldShared<State>*>(raw_shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const unsigned turns = requests * layers * a.num_heads, stride = gridDim.x;
-  const auto fetch_state = [&](int place, const FoldNumbers& of) {
-    if (accepted_of(of) > 0) s.stage[place].fetch(state_of<const State>(a, of));
-    copies_commit();
-  };
-  const auto fetch_rows = [&](const FoldNumbers& of) {
-    if (accepted_of(of) > 0) fetch_ends<kThreads>(s.ends, a, of);
-    return warp < accepted_of(of) ? fetch_row_of(s.raw, a, of, warp) : 0.f;
-  };
-  FoldNumbers ahead[kStages + 1];  // of this turn and those behind it
-#pragma unroll
-  for (int i = 0; i <= kStages; ++i) ahead[i] = numbers_of(a, layers, blockIdx.x + i * stride, turns);
-  float beta = fetch_rows(ahead[0]);
-#pragma unroll
-  for (int i = 0; i < kStages; ++i) fetch_state(i, ahead[i]);
-  int place = 0;
+  const unsigned turns = requests * layers * a.num_heads;
+  Folded next = fetch_fold(s, a, layers, blockIdx.x, turns);
 #pragma unroll 1
-  for (unsigned turn = blockIdx.x; turn < turns; turn += stride) {
-    copies_wait<kStages - 1>();
+  for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
+    copies_wait<0>();
     __syncthreads();
-    const FoldNumbers now = ahead[0];
-    const int accepted = accepted_of(now);
+    const int accepted = next.accepted;
     const bool live = accepted > 0;
     float seen[2][4] = {}, left[4] = {};
     if (live) {
@@ -769,46 +681,40 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_fol
       const float4 k = ready_operands(s.of, s.raw, accepted, 1.f, log, behind);
       store_terms(s.last_high[warp] + lane * 4, s.last_low[warp] + lane * 4, k, raised(behind, 1.f));
       if (warp == 0) add(log, behind), *reinterpret_cast<float4*>(s.end + lane * 4) = raised(log, 1.f);
-      if (lane == 0) s.beta[warp] = beta;
+      if (lane == 0) s.beta[warp] = next.beta;
       take_values(left, s.raw, accepted);
-      replace_window(window_of(a, now), s.ends, accepted);
+      replace_window(static_cast<BF16*>(a.conv) + s.window_at, s.ends, accepted);
     }
     __syncthreads();
-    beta = fetch_rows(ahead[1]);
-    copies_commit();
     if (live) {
       multiply_pairs(s.pairs[warp], s.of);
-      read_state(seen, s.of, s.stage[place]);
+      read_state(seen, s.of, s.stage);
     }
     __syncthreads();
     if (live) {
       float of_updates[2];
       sum_pairs(of_updates, s.pairs, false);
-      const float beta_g = g < accepted ? s.beta[g] : 0.f;
+      const float beta = g < accepted ? s.beta[g] : 0.f;
 #pragma unroll
       for (int c = 0; c < 4; ++c) left[c] -= seen[c / 2][c % 2];
 #pragma unroll
       for (int row = 0; row < kMaxRows - 1; ++row) {
         const float update = __shfl_sync(~0u, of_updates[row % 2], g * 4 + row / 2);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) left[c] -= update * __shfl_sync(~0u, beta_g * left[c], row * 4 + t);
+        for (int c = 0; c < 4; ++c) left[c] -= update * __shfl_sync(~0u, beta * left[c], row * 4 + t);
       }
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {  // columns 8 tile + 2t + i of the sixteen, where `add_updates` wants them
         uint32_t high, low;
-        halves(beta_g * left[2 * tile], beta_g * left[2 * tile + 1], high, low);
-        const int to = (8 * tile + 2 * t) / 4 * 2;
-        *reinterpret_cast<uint32_t*>(&s.update_high[warp][t % 2][g][to]) = high, *reinterpret_cast<uint32_t*>(&s.update_low[warp][t % 2][g][to]) = low;
+        halves(beta * left[2 * tile], beta * left[2 * tile + 1], high, low);
+        const int place = (8 * tile + 2 * t) / 4 * 2;
+        *reinterpret_cast<uint32_t*>(&s.update_high[warp][t % 2][g][place]) = high, *reinterpret_cast<uint32_t*>(&s.update_low[warp][t % 2][g][place]) = low;
       }
       __syncwarp();
-      add_updates(state_of<State>(a, now), s.stage[place], s);
+      add_updates(static_cast<State*>(a.state) + s.state_at, s);
     }
     __syncthreads();
-    fetch_state(place, ahead[kStages]);
-    place = (place + 1) % kStages;
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) ahead[i] = ahead[i + 1];
-    ahead[kStages] = numbers_of(a, layers, turn + (kStages + 1) * stride, turns);
+    next = fetch_fold(s, a, layers, turn + gridDim.x, turns);
   }
 }
 
@@ -827,13 +733,10 @@ extern "C" __global__ void __launch_bounds__(128) kda_spread_rows(const __grid_c
     chunk_with_roles<State, sizeof(State) == 4 ? 1 : 2>(a, requests);                                                                             \
   }                                                                                                                                               \
   extern "C" __global__ void __launch_bounds__(kThreads, KDA_BLOCKS) kda_stream_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
-    fold<State, 8>(a, layers, requests);                                                                                                          \
+    fold<State>(a, layers, requests);                                                                                                             \
   }                                                                                                                                               \
-  extern "C" __global__ void __launch_bounds__(kThreads / 2, sizeof(State) == 4 ? 3 : 4) kda_stream_fold_halves_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
-    fold<State, 4>(a, layers, requests);                                                                                                          \
-  }                                                                                                                                               \
-  extern "C" __global__ void __launch_bounds__(kThreads, sizeof(State) == 4 ? 2 : KDA_FOLD_BLOCKS) kda_stream_chunk_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
-    chunk_fold<State, sizeof(State) == 4 ? 1 : KDA_FOLD_STAGES>(a, layers, requests);                                                                                                       \
+  extern "C" __global__ void __launch_bounds__(kThreads, sizeof(State) == 4 ? 2 : KDA_CHUNK_BLOCKS) kda_stream_chunk_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
+    chunk_fold<State>(a, layers, requests);                                                                                                       \
   }
 
 ENTRIES(f32, float)

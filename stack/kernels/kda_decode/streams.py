@@ -16,7 +16,7 @@ ROW_THREADS = 128
 
 _ROW, _OPERAND_ROW = 2448, (128 + 8) * 2
 _RAW = 8 * (128 * (2 * 2 + 4) + _OPERAND_ROW)
-_ENDS = 2 * 3 * 3 * 128 * 2
+_ENDS = 2 * 3 * 3 * 128 * 2 + 2 * 8
 _STATE = {"f32": 128 * 128 * 4, "bf16": 128 * 128 * 2}
 
 
@@ -25,9 +25,9 @@ def chain_bytes(kind: str) -> int:
     return _STATE[kind] + _RAW + 8 * _ROW
 
 
-def fold_bytes(kind: str, parts: int) -> int:
-    """The same for one of `parts` of a state, with the ends of the convolution's inputs and where the next turn lies."""
-    return _STATE[kind] // parts + _RAW + 8 * _ROW + _ENDS + 32
+def fold_bytes(kind: str) -> int:
+    """The same with the ends of the convolution's inputs."""
+    return chain_bytes(kind) + _ENDS
 
 
 def chunk_bytes(kind: str) -> int:
@@ -41,10 +41,10 @@ def roles_bytes(kind: str) -> int:
     return states + 2 * _RAW + 2 * (16 + 8) * _OPERAND_ROW + 8 * 16 * 8 * 4 + 2 * 8 * 4 + 4 * 8
 
 
-def chunk_fold_bytes(kind: str, stages: int) -> int:
+def chunk_fold_bytes(kind: str) -> int:
     """`chunk_bytes` without q, with what the update of a state takes and the ends of the convolution's inputs."""
     updates = 2 * 8 * 2 * 8 * 8 * 2
-    return stages * _STATE[kind] + _RAW + _ENDS + 6 * 8 * _OPERAND_ROW + updates + 8 * 8 * 8 * 4 + (128 + 8) * 4
+    return _STATE[kind] + _RAW + _ENDS + 6 * 8 * _OPERAND_ROW + updates + 8 * 8 * 8 * 4 + (128 + 8) * 4
 
 
 def stream_kernel(name: str, shared_bytes: int, **choices: int) -> CudaKernel:
