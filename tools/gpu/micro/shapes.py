@@ -34,10 +34,7 @@ PARTIAL_VARIANTS = {
     BF16: ("tilelang_partial@tilelang_partial.STAGES_32=1",),
 }
 
-STREAM_VARIANTS = (
-    "cuda_stream@cuda_stream.PARTS=2",
-    "cuda_stream_chunk@cuda_stream_chunk.BLOCKS=2,cuda_stream_chunk.STAGES=2",
-)
+STREAM_VARIANTS = ("cuda_stream_chunk@cuda_stream_chunk.BLOCKS=2",)
 
 RING_VARIANTS = ("cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",)
 
