@@ -1,7 +1,7 @@
 """The commit of a verify over all KDA layers as a stream of states: the next state is on its way while one is folded.
 
-The same bits as `cuda_fold`; `kda_stream.cu` says how. Windows move in pieces of 16 bytes. Snapshots hold the states
-already, and are copied by `cuda_fold`.
+The same bits as `cuda_fold`; `kda_stream_commit.cu` says how. Windows move in pieces of 16 bytes. Snapshots hold the
+states already, and are copied by `cuda_fold`.
 """
 
 from functools import cache
@@ -48,4 +48,4 @@ def kda_commit(
 @cache
 def _kernel(kind: str) -> "CudaKernel":
     choices = {} if BLOCKS == 2 else {"KDA_BLOCKS": BLOCKS}
-    return streams.stream_kernel(f"kda_stream_fold_{kind}", streams.fold_bytes(kind), **choices)
+    return streams.stream_kernel(streams.COMMIT, f"kda_stream_fold_{kind}", streams.fold_bytes(kind), **choices)

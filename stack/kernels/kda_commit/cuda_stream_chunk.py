@@ -53,4 +53,6 @@ def _blocks(kind: str) -> int:
 @cache
 def _kernel(kind: str) -> "CudaKernel":
     choices = {} if BLOCKS == 3 else {"KDA_CHUNK_BLOCKS": BLOCKS}
-    return streams.stream_kernel(f"kda_stream_chunk_fold_{kind}", streams.chunk_fold_bytes(kind), **choices)
+    return streams.stream_kernel(
+        streams.COMMIT, f"kda_stream_chunk_fold_{kind}", streams.chunk_fold_bytes(kind), **choices
+    )

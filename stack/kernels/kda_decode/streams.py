@@ -1,4 +1,5 @@
-"""How the kernels of `kda_stream.cu` are launched: blocks that stay and walk over the heads of all requests."""
+"""How the kernels of `kda_stream_verify.cu` and `kda_stream_commit.cu` are launched: blocks that stay and walk over the
+heads of all requests."""
 
 from functools import cache
 from pathlib import Path
@@ -9,8 +10,9 @@ from stack.kernels.cuda_source import CudaKernel
 if TYPE_CHECKING:
     import torch
 
-SOURCE = Path(__file__).with_name("kda_stream.cu")
-SPREAD = CudaKernel(SOURCE, "kda_spread_rows")
+VERIFY = Path(__file__).with_name("kda_stream_verify.cu")
+COMMIT = Path(__file__).with_name("kda_stream_commit.cu")
+SPREAD = CudaKernel(VERIFY, "kda_spread_rows")
 ROW_THREADS = 128
 """A warp for each part of a request's rows: q, k, v and gates."""
 
@@ -47,9 +49,9 @@ def chunk_fold_bytes(kind: str) -> int:
     return _STATE[kind] + _RAW + _ENDS + 6 * 8 * _OPERAND_ROW + updates + 8 * 8 * 8 * 4 + (128 + 8) * 4
 
 
-def stream_kernel(name: str, shared_bytes: int, **choices: int) -> CudaKernel:
-    """A kernel of the source; `choices` are definitions that differ from the source's own."""
-    return CudaKernel(SOURCE, name, shared_bytes, defines=tuple(f"{key}={value}" for key, value in choices.items()))
+def stream_kernel(source: Path, name: str, shared_bytes: int, **choices: int) -> CudaKernel:
+    """A kernel of a source; `choices` are definitions that differ from the source's own."""
+    return CudaKernel(source, name, shared_bytes, defines=tuple(f"{key}={value}" for key, value in choices.items()))
 
 
 @cache

@@ -58,4 +58,4 @@ def kda_verify(
 
 @cache
 def _kernel(kind: str) -> "CudaKernel":
-    return streams.stream_kernel(f"kda_stream_roles_{kind}", streams.roles_bytes(kind))
+    return streams.stream_kernel(streams.VERIFY, f"kda_stream_roles_{kind}", streams.roles_bytes(kind))
