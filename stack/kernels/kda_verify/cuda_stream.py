@@ -1,9 +1,9 @@
 """A verify's rows of KDA as a stream of states: the next head's state is on its way while one is stepped through.
 
 The same bits as `cuda_chain`, so that commit and decode agree with it; `kda_stream_verify.cu` says how. Two launches:
-rows go into the ring first (q into the output), where many blocks hide the special functions' latency, and are read back from
-the L2 cache. A live request has an entry of the ring. With snapshots the states after each row are wanted, and the
-stepping kernel of `cuda_chain` runs.
+rows go into the ring first (q into the output), where many blocks hide the special functions' latency, and are read
+back from the L2 cache. A live request has an entry of the ring. With snapshots the states after each row are wanted,
+and the stepping kernel of `cuda_chain` runs.
 """
 
 from functools import cache
