@@ -20,7 +20,6 @@ from workflows.resolution import resolve
 from workloads.files import write_atomically
 
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-ROUTER = "http://${NODE_A:-127.0.0.1}:8090"
 GONE = '{ echo "a process has ended; its log in logs/ says why" >&2; exit 1; }'
 STOP_ALL = "trap 'code=$?; trap \"\" TERM; kill 0; exit $code' EXIT"
 """Ends every process of a host's script, and keeps the script's own exit code."""
@@ -53,12 +52,14 @@ def render(row: str, workload: str, testbed_id: str, engine: str, hosts: Sequenc
     if chosen not in entry.workloads:
         raise CatalogError(f"{entry.name} has no workload {chosen}{nearest(chosen, entry.workloads)}")
     if resolution.engine == "stack":
+        if hosts:
+            raise WorkflowError("our engine's script runs on the host where it is started: leave --hosts out")
         plan = plan_session(row, chosen, testbed_id=testbed_id, engine=engine, catalog=catalog)
         return [Script("host_a.sh", _own_engine(plan))]
-    commands = h200_commands(catalog, entry.name, chosen, hosts=testbed.hosts)
+    commands = h200_commands(catalog, entry.name, chosen)
     about = [f"{entry.name} {chosen}: the processes of one host. What begins with /path/to is yours to fill in.",
              *_environments(catalog, commands)]  # fmt: skip
-    return _h200(commands, testbed.hosts, hosts, placement, about)
+    return _h200(commands, hosts, placement, about)
 
 
 def emit(scripts: Sequence[Script], folder: Path | None, console: Console) -> None:
@@ -90,19 +91,29 @@ def _environments(catalog: Catalog, commands: Sequence[Command]) -> Iterator[str
             yield from (f"  {line}" for line in engine.install[build])
 
 
-def _h200(
-    commands: Sequence[Command], num_hosts: int, hosts: Sequence[str], placement: str, about: Sequence[str]
-) -> list[Script]:
-    addresses = list(_addresses(hosts)) or list(EXAMPLE_HOSTS[:num_hosts])
-    if len(addresses) != num_hosts:
-        raise WorkflowError(f"this placement has {num_hosts} hosts and {len(addresses)} were given")
+def _h200(commands: Sequence[Command], hosts: Sequence[str], placement: str, about: Sequence[str]) -> list[Script]:
+    """Scripts for the hosts that the commands need, which may be fewer than the testbed has."""
+    num_hosts = 1 + max(command.host for command in commands)
+    addresses = _as_many(hosts, num_hosts) or list(EXAMPLE_HOSTS[:num_hosts])
     names = [f"host_{'ab'[index]}.sh" for index in range(num_hosts)]
     nodes = {f"NODE_{'AB'[index]}": address for index, address in enumerate(addresses)} if num_hosts > 1 else {}
     scripts = [
         Script(name, _host_script([c for c in commands if c.host == index], nodes, about))
         for index, name in enumerate(names)
     ]
-    return [*scripts, Script("launch.sh", _launcher(names, addresses, placement))] if num_hosts > 1 else scripts
+    launched = num_hosts > 1 or hosts
+    return [*scripts, Script("launch.sh", _launcher(names, addresses, placement))] if launched else scripts
+
+
+def _as_many(hosts: Sequence[str], num_hosts: int) -> list[str]:
+    """The given addresses, or none where none was given. Raises WorkflowError for any other number of them."""
+    addresses = list(_addresses(hosts))
+    if hosts and len(addresses) != num_hosts:
+        raise WorkflowError(
+            f"these scripts need {num_hosts} {'host' if num_hosts == 1 else 'hosts'} and --hosts gave "
+            f"{len(addresses)} ({'; '.join(addresses) or 'an empty file'}): repeat --hosts for each, or name a file"
+        )
+    return addresses
 
 
 def _addresses(hosts: Sequence[str]) -> Iterator[str]:
@@ -121,16 +132,17 @@ def _host_script(commands: Sequence[Command], nodes: dict[str, str], about: Sequ
     lines += ["set -euo pipefail", "mkdir -p logs"]
     lines += [f'export {key}="${{{key}:-{value}}}"' for key, value in nodes.items()]
     lines += [STOP_ALL, ""]
+    router = f"http://{'$NODE_A' if nodes else '127.0.0.1'}:8090"
     started = 0
     for command in commands:
         if command.name == "bench":
             lines += ["# Every prefill and decode cache is empty before the measured run.",
-                      f'{CURL} -X POST "{ROUTER}/flush_cache"', ""]  # fmt: skip
+                      f'{CURL} -X POST "{router}/flush_cache"', ""]  # fmt: skip
         lines += [_subshell(command, background=command.name != "bench"), ""]
         started += command.name != "bench"
         if command.name == "router":
             alive = f'[ "$(jobs -rp | wc -l)" -eq {started} ] || {GONE}'
-            lines += [f'until {CURL} "{ROUTER}/v1/models" > /dev/null; do {alive}; sleep 5; done', ""]
+            lines += [f'until {CURL} "{router}/v1/models" > /dev/null; do {alive}; sleep 5; done', ""]
     if commands[-1].name != "bench":
         lines.append("wait -n")
     return "\n".join(lines) + "\n"

@@ -17,6 +17,7 @@ import yaml
 from workflows.catalog import Catalog, load_catalog
 from workflows.engines.sglang import Command, arguments, ascend_commands, h200_commands
 from workflows.errors import NotApplicableError, WorkflowError
+from workflows.resolution import resolve
 from workflows.schema import CONFIG_FOLDER
 from workflows.scripts import quote, render
 
@@ -48,7 +49,7 @@ def expected_tokens(flags: Mapping[str, Any]) -> list[str]:
 
 
 def test_the_decode_baseline_is_the_printed_launch(catalog: Catalog) -> None:
-    commands = by_name(h200_commands(catalog, "decode/baseline", "sp99_9", hosts=1))
+    commands = by_name(h200_commands(catalog, "decode/baseline", "sp99_9"))
     launch = catalog.launches["baseline_1p1d"]
     for name, half in (("p0", "prefill"), ("d", "decode")):
         assert list(commands[name].arguments) == expected_tokens(launch[half]["flags"])
@@ -58,7 +59,7 @@ def test_the_decode_baseline_is_the_printed_launch(catalog: Catalog) -> None:
 
 
 def test_the_final_row_is_the_printed_launch(catalog: Catalog) -> None:
-    commands = by_name(h200_commands(catalog, "decode/dflash2_tuned_moe_dsa_partial", "sp99_9", hosts=1))
+    commands = by_name(h200_commands(catalog, "decode/dflash2_tuned_moe_dsa_partial", "sp99_9"))
     launch = catalog.launches["optimized_1p1d"]
     for name, half in (("p0", "prefill"), ("d", "decode")):
         assert list(commands[name].arguments) == expected_tokens(launch[half]["flags"])
@@ -70,7 +71,7 @@ def test_the_final_row_is_the_printed_launch(catalog: Catalog) -> None:
 
 
 def test_the_prefill_ladder_ends_in_the_printed_prefill_launch_but_for_the_drafter(catalog: Catalog) -> None:
-    final = by_name(h200_commands(catalog, "prefill/fp8_comm_fusion_scheduling", "prefill_only", hosts=1))["p0"]
+    final = by_name(h200_commands(catalog, "prefill/fp8_comm_fusion_scheduling", "prefill_only"))["p0"]
     printed = catalog.launches["optimized_1p1d"]["prefill"]
     without_drafter = {k: v for k, v in printed["flags"].items() if not k.startswith("--speculative")}
     assert sorted(final.arguments) == sorted(expected_tokens(without_drafter))
@@ -78,7 +79,7 @@ def test_the_prefill_ladder_ends_in_the_printed_prefill_launch_but_for_the_draft
 
 
 def test_three_prefill_instances_stand_on_two_nodes_as_printed(catalog: Catalog) -> None:
-    commands = h200_commands(catalog, "integrated/optimized", "sp93_75", hosts=2)
+    commands = h200_commands(catalog, "integrated/optimized", "sp93_75")
     assert [(c.name, c.host) for c in commands] == [
         ("p0", 0), ("p1", 0), ("p2", 1), ("d", 1), ("router", 0), ("bench", 0),
     ]  # fmt: skip
@@ -91,12 +92,12 @@ def test_three_prefill_instances_stand_on_two_nodes_as_printed(catalog: Catalog)
 
 
 def test_the_benchmark_is_the_printed_command(catalog: Catalog) -> None:
-    bench = by_name(h200_commands(catalog, "integrated/optimized", "sp93_75", hosts=2))["bench"]
+    bench = by_name(h200_commands(catalog, "integrated/optimized", "sp93_75"))["bench"]
     assert list(bench.arguments) == expected_tokens(catalog.launches["bench_gsp"]["flags"])
 
 
 def test_the_baseline_of_the_integrated_rows_takes_its_nodes_ports(catalog: Catalog) -> None:
-    named = by_name(h200_commands(catalog, "integrated/baseline", "sp0", hosts=2))
+    named = by_name(h200_commands(catalog, "integrated/baseline", "sp0"))
     decode = named["d"].arguments
     assert decode[decode.index("--port") + 1] == "31500"
     assert decode[decode.index("--host") + 1] == "$NODE_B"
@@ -204,9 +205,33 @@ def test_a_script_ends_its_servers_and_with_the_code_of_its_benchmark(tmp_path: 
         time.sleep(0.1)
 
 
+@pytest.mark.parametrize("placement", ["hosts", "srun"])
+def test_every_row_that_the_list_calls_script_only_has_scripts(catalog: Catalog, placement: str) -> None:
+    rendered = set()
+    for testbed, body in catalog.testbeds.items():
+        for engine in ("default", *body.engines):
+            for entry in catalog.rows.values():
+                if resolve(catalog, entry, testbed, engine).status == "script_only":
+                    scripts = render(entry.name, "", testbed, engine, [], placement)
+                    hosts = [script for script in scripts if script.name != "launch.sh"]
+                    assert all("  exec " in script.text for script in hosts), f"{entry.name} has an empty host"
+                    assert (len(hosts) > 1) == (scripts[-1].name == "launch.sh")
+                    rendered.add((testbed, entry.suite_id))
+    assert {("h200x16", "decode"), ("h200x16", "integrated"), ("ascend_a3", "ascend")} <= rendered
+
+
+def test_a_row_for_one_host_is_the_same_on_two_hosts() -> None:
+    assert render("decode/baseline", "", "h200x16", "default", [], "hosts") == render(
+        "decode/baseline", "", "h200x8", "default", [], "hosts"
+    )
+
+
 def test_the_wrong_number_of_hosts_is_refused() -> None:
-    with pytest.raises(WorkflowError, match="has 2 hosts and 1 were given"):
-        render("integrated/optimized", "", "h200x16", "default", ["10.0.0.1"], "hosts")
+    wanted = r"need 2 hosts and --hosts gave 1 \(10.0.0.1,10.0.0.2\): repeat --hosts for each"
+    with pytest.raises(WorkflowError, match=wanted):
+        render("integrated/optimized", "", "h200x16", "default", ["10.0.0.1,10.0.0.2"], "hosts")
+    with pytest.raises(WorkflowError, match=r"need 1 host and --hosts gave 2 \(a; b\)"):
+        render("decode/baseline", "", "h200x16", "default", ["a", "b"], "hosts")
 
 
 def test_a_row_without_a_launch_says_why() -> None:

@@ -67,9 +67,7 @@ def h200_launches(catalog: Catalog) -> Iterator[tuple[str, Command]]:
     for entry in catalog.rows.values():
         for testbed in ("h200x8", "h200x16"):
             if resolve(catalog, entry, testbed).status in ("runnable", "script_only"):
-                for command in h200_commands(
-                    catalog, entry.name, entry.workloads[0], hosts=catalog.testbed(testbed).hosts
-                ):
+                for command in h200_commands(catalog, entry.name, entry.workloads[0]):
                     if command.role:
                         yield f"{entry.name} {testbed} {command.name}", command
 

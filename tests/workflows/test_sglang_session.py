@@ -37,7 +37,7 @@ def planned(row: str, workload: str = "sp99_9") -> Plan:
 @pytest.mark.parametrize("row", ["decode/baseline", OPTIMIZED])
 def test_a_session_starts_the_printed_launch_on_ports_of_its_own(catalog: Catalog, row: str) -> None:
     plan = planned(row)
-    printed = {command.name: command for command in h200_commands(catalog, row, "sp99_9", hosts=1)}
+    printed = {command.name: command for command in h200_commands(catalog, row, "sp99_9")}
     for process, name in zip(plan.processes, ("p0", "d"), strict=False):
         ours = process.command[process.command.index("serve") + 1 :]
         assert len(ours) == len(printed[name].arguments)

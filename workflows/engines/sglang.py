@@ -52,8 +52,8 @@ def arguments(flags: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(tokens)
 
 
-def h200_commands(catalog: Catalog, name: str, workload: str, *, hosts: int) -> list[Command]:
-    """Servers, router and load client of a row on one or two hosts of eight H200s."""
+def h200_commands(catalog: Catalog, name: str, workload: str) -> list[Command]:
+    """Servers, router and load client of a row, on as many hosts of eight H200s as its published instances need."""
     entry = catalog.row(name)
     columns = {half: sglang_column(catalog, name, half) for half in ("prefill", "decode")}
     for half, column in columns.items():
@@ -61,7 +61,8 @@ def h200_commands(catalog: Catalog, name: str, workload: str, *, hosts: int) -> 
             raise NotApplicableError(f"{name} has no launch of the published engine ({half}): {column['none']}")
     router = catalog.launches["router_3p1d" if entry.suite.prefill == 3 else "router_1p1d"]
     places = router.get("placement") or _one_host_places(catalog.launches[columns["decode"]["launch"]])
-    servers = [_server(catalog, columns, place, alone=hosts == 1) for place in places]
+    alone = len({place["node"] for place in places}) == 1
+    servers = [_server(catalog, columns, place, alone=alone) for place in places]
     decode_port = next(str(place["port"]) for place in places if place["role"] == "D")
     environment = servers[-1].environment
     front = dataclasses.replace(_router(router, decode_port), environment=environment)

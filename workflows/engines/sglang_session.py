@@ -25,7 +25,7 @@ def session_processes(catalog: Catalog, row: str) -> tuple[ProcessPlan, ...]:
     """Prefill, decode and router of a row on one host. Raises NotApplicableError for a row without a launch."""
     entry = catalog.row(row)
     workload = next(iter(catalog.workloads))  # only the printed benchmark depends on it
-    commands = [command for command in h200_commands(catalog, row, workload, hosts=1) if command.role]
+    commands = [command for command in h200_commands(catalog, row, workload) if command.role]
     servers = tuple(_server(command) for command in commands)
     prefill, decode = ([s.name for s in servers if s.role == role] for role in ("prefill", "decode"))
     return (*servers, router_process(entry.suite.router, prefill, decode, has_bootstrap_ports=True))
