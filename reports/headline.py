@@ -117,7 +117,8 @@ def _notes(material: Material) -> list[str]:
     if counts := {cell: len(results.valid(cell)) for cell in results.cells if results.valid(cell)}:
         least = min(counts.values())
         notes.append(
-            f"At least {least} valid session{'s' * (least != 1)} a cell" + (": no intervals." if least < 2 else ".")
+            f"Cells with a result have at least {least} valid session{'s' * (least != 1)}"
+            + (": no intervals." if least < 2 else ".")
         )
     if redone := [session for session in results.sessions if session.newer]:
         notes.append(

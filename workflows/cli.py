@@ -251,13 +251,16 @@ def import_results(
     sources: Annotated[list[Path], typer.Argument(help="Folders with sessions of another machine.")],
 ) -> None:
     """Take in sessions that ran elsewhere; each gets the next free number of its cell, and its metrics are computed."""
-    taken = [folder for source in sources for folder in housekeeping.take_in(source, RESULTS)]
-    for folder in taken:
-        out.print(str(folder.relative_to(ROOT)), highlight=False)
-        housekeeping.measure_missing(folder)
+    taken: list[Path] = []
+    for source in sources:
+        for folder in housekeeping.take_in(source, RESULTS):
+            out.print(str(folder.relative_to(ROOT)), highlight=False)
+            housekeeping.measure_missing(folder)
+            taken.append(folder)
     testbeds = sorted({folder.relative_to(RESULTS).parts[0] for folder in taken})
     commands = " and ".join(f"np1d report --testbed {name.replace('_sglang', ' --engine sglang')}" for name in testbeds)
-    out.print(f"{len(taken)} sessions taken in; {commands} shows them", soft_wrap=True)
+    said = f"{len(taken)} sessions taken in; {commands} shows them" if taken else "all of them are here already"
+    out.print(said, soft_wrap=True)
 
 
 @app.command()
@@ -292,7 +295,8 @@ def gate(
     out_file: Annotated[Path, typer.Option("--out", help="JSON file; .md and .xml go beside it.")] = RESULTS
     / "gate.json",
 ) -> None:
-    """Judge whether a change costs throughput. Exit code: 0 PASS, 1 FAIL, 3 INVALID, 4 INCONCLUSIVE."""
+    """Judge whether a change costs throughput. Exit code: 0 PASS, 1 FAIL, 3 INVALID, 4 INCONCLUSIVE; 2 for a mistake
+    and 70 for a fault of np1d, which are no verdicts."""
     from workflows.gate_command import GateRequest
     from workflows.gate_command import gate as judge
 
@@ -378,11 +382,19 @@ def main() -> None:
         sys.exit(2)
     except OSError as error:
         if error.errno not in _MENDABLE:
-            raise
+            err.print_exception()
+            sys.exit(FAULT)
         reason = f"{error.filename or 'a file'} cannot be written or read ({error.strerror})"
         err.print(f"error: {reason}; {_MENDABLE[error.errno]}", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
+    except Exception:
+        err.print_exception()
+        err.print("this is a fault of np1d, no verdict and no result", highlight=False)
+        sys.exit(FAULT)
 
+
+FAULT = 70
+"""Exit code of a fault of ours (`EX_SOFTWARE`): 1 is a verdict of the gate."""
 
 _MENDABLE = {
     errno.ENOSPC: "free some space and run the same command again",

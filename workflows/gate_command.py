@@ -48,6 +48,10 @@ def gate(request: GateRequest, say: Say) -> int:
         raise WorkflowError("give one of --base COMMIT and --store FOLDER")
     if request.store and not request.store.is_dir() and not request.update:
         raise WorkflowError(f"there is no store {request.store}; --update begins one, and --base COMMIT needs none")
+    try:
+        request.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorkflowError(f"--out {request.out}: {error.strerror}; name another folder") from None
     cells = _cells(request.rows, request.testbed)
     base = checkout_base(request.base) if request.base else None
     pairs = _pairs(request.testbed) if base else None

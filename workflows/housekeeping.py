@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from workflows import measure
 from workflows.catalog import Catalog, nearest
@@ -63,13 +64,22 @@ def take_in(source: Path, results: Path) -> list[Path]:
     sessions = [path.parent for path in found if "attempts" not in path.parts]
     if not sessions:
         raise WorkflowError(f"{source} holds no session (a folder with plan.json and status.json)")
-    return [target for session in sessions if (target := _take_one(session, results)) is not None]
+    read = [(session, *_read_one(session)) for session in sessions]  # all, before any is copied
+    return [target for one in read if (target := _take_one(*one, results)) is not None]
 
 
-def _take_one(session: Path, results: Path) -> Path | None:
-    plan, status = read_plan(session / "plan.json"), read_json(session / "status.json")
-    if status["key"] != plan.key:
-        raise WorkflowError(f"{session}: status.json belongs to another plan than plan.json")
+def _read_one(session: Path) -> tuple[Plan, dict[str, Any]]:
+    try:
+        plan, status = read_plan(session / "plan.json"), read_json(session / "status.json")
+        key, _ = status["key"], status["started_unix_s"]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise WorkflowError(f"{session} is cut or changed ({error}); nothing was taken in: leave it out") from error
+    if key != plan.key:
+        raise WorkflowError(f"{session}: status.json belongs to another plan than plan.json; nothing was taken in")
+    return plan, status
+
+
+def _take_one(session: Path, plan: Plan, status: dict[str, Any], results: Path) -> Path | None:
     cell = results / Path(plan.cell.folder).parent
     numbers = []
     for other in cell.glob("s*/status.json"):

@@ -61,7 +61,8 @@ class Selection:
         """A row whose questions are not on this machine cannot run now; the rest of a selection can."""
         if resolution.status != "runnable":
             return resolution
-        traffics = (self.catalog.workloads[name] for name in self._workloads_of(resolution.entry))
+        known = self.catalog.workloads  # a timed kernel has none
+        traffics = (known[name] for name in self._workloads_of(resolution.entry) if name in known)
         for name in (traffic.data for traffic in traffics if traffic.data):
             file = self.catalog.data[name]
             if reason := fault(file):

@@ -148,6 +148,17 @@ def test_a_row_that_is_another_one_under_a_new_name_is_refused(tmp_path: Path) -
     assert "row decode/pool_auto_again is the same as decode/pool_auto" in refusal(folder)
 
 
+def test_an_unknown_metric_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    folder = changed(tmp_path, "expect: {metric: output_tok_s,", "expect: {metric: outpt_tok_s,")
+    assert "there is no metric outpt_tok_s; did you mean output_tok_s" in refusal(folder)
+
+
+def test_a_row_without_a_column_for_the_published_engine_is_refused(tmp_path: Path) -> None:
+    column = """        sglang: {none: "the published engine's own split is not printed as a launch"}\n"""
+    sentence = refusal(changed(tmp_path, column, ""))
+    assert sentence.startswith("ladders.yaml:") and sentence.endswith("sglang: Field required")
+
+
 def test_an_unknown_key_is_refused_with_its_line(tmp_path: Path) -> None:
     folder = changed(tmp_path, "published: capacity_adjusted_baseline", "publishd: capacity_adjusted_baseline")
     sentence = refusal(folder)

@@ -63,6 +63,15 @@ def test_importing_twice_takes_nothing_twice(tmp_path: Path, plan: Plan) -> None
     assert housekeeping.take_in(tmp_path / "other", tmp_path / "results") == []
 
 
+def test_one_session_that_is_cut_short_leaves_all_others_outside_too(tmp_path: Path, plan: Plan) -> None:
+    session(tmp_path / "other" / "a", plan)
+    cut = session(tmp_path / "other" / "b", plan, started=2.0)
+    (cut / "status.json").write_text('{"key": ')
+    with pytest.raises(WorkflowError, match=r"is cut or changed.*nothing was taken in"):
+        housekeeping.take_in(tmp_path / "other", tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_status_of_another_plan_is_refused(tmp_path: Path, plan: Plan) -> None:
     folder = session(tmp_path / "other", plan)
     write_json(folder / "status.json", read_json(folder / "status.json") | {"key": "another"})

@@ -81,6 +81,19 @@ def test_workloads_on_request_run_only_where_they_are_named() -> None:
         _ = Selection({**asked, "workloads": ["sp99_9_tune"]}).folders
 
 
+def test_kernels_are_selected_with_everything_else_where_they_can_be_timed() -> None:
+    asked = {
+        "testbed": "h200x1",
+        "engine": "default",
+        "sessions": 1,
+        "seed": 0,
+        "on_failure": "record",
+        "workloads": [],
+    }
+    folders = Selection({**asked, "rows": ["micro", "prefill"]}).folders
+    assert {folder.split("/")[1] for folder in folders} == {"micro", "prefill"}
+
+
 def test_the_memory_of_a_row_is_printed_term_by_term() -> None:
     command = [sys.executable, "-m", "workflows.cli", "plan", "decode/fp8_kv", "--memory", "--workload", "sp99_9_tuned"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
