@@ -117,10 +117,10 @@ def _as_many(hosts: Sequence[str], num_hosts: int) -> list[str]:
 
 
 def _addresses(hosts: Sequence[str]) -> Iterator[str]:
-    """Addresses as given; a file stands for the addresses in it, one a line, `#` for a comment."""
+    """Addresses as given, commas between them; a file stands for those in it, one a line, `#` for a comment."""
     for host in hosts:
         if not Path(host).is_file():
-            yield host
+            yield from (address for address in host.split(",") if address)
             continue
         for line in Path(host).read_text(encoding="utf-8").splitlines():
             if address := line.partition("#")[0].strip():
@@ -165,7 +165,13 @@ def _launcher(names: Sequence[str], addresses: Sequence[str], placement: str) ->
     """Starts every host's script; when one of them ends, so do the others."""
     lines = ["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', STOP_OTHERS]
     if placement == "srun":
-        lines.append("# Inside one allocation: sbatch --nodes=2 --exclusive launch.sh")
+        first = names[0]
+        lines += [
+            f"# Inside one allocation; from this folder: sbatch --nodes={len(names)} --exclusive launch.sh",
+            "# (sbatch runs a copy of this file that lies elsewhere.)",
+            f'[ -e {first} ] || cd "${{SLURM_SUBMIT_DIR:-.}}"',
+            f'[ -e {first} ] || {{ echo "no {first} in $PWD: run sbatch in the folder of launch.sh" >&2; exit 1; }}',
+        ]
         lines.append('mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")')
         for index, node in enumerate("AB" if names[0] == "host_a.sh" else ""):
             address = f"getent ahostsv4 \"${{NODES[{index}]}}\" | awk 'NR == 1 {{ print $1 }}'"

@@ -1,5 +1,6 @@
 """The published launches come out token for token, as scripts that a shell accepts."""
 
+import functools
 import os
 import shlex
 import shutil
@@ -148,6 +149,44 @@ def test_two_nodes_are_started_by_ssh_or_inside_an_allocation() -> None:
     assert "--kill-on-bad-exit=1" in srun
 
 
+def test_hosts_may_stand_between_commas() -> None:
+    row = ("integrated/optimized", "", "h200x16", "default")
+    assert render(*row, ["a,b"], "hosts") == render(*row, ["a", "b"], "hosts")
+
+
+@pytest.mark.parametrize(
+    ("row", "testbed", "num_hosts"),
+    [
+        ("integrated/optimized", "h200x16", 2),
+        ("ascend/glm_5_1_w4a8_4p1d_48p_in64k_out1k_prefix90_50ms", "ascend_a3", 6),
+    ],
+)
+def test_a_spooled_copy_of_the_launcher_finds_its_hosts(tmp_path: Path, row: str, testbed: str, num_hosts: int) -> None:
+    """sbatch runs a copy of its script; the stub of srun ends when every host has begun."""
+    *hosts, launch = render(row, "", testbed, "default", [], "srun")
+    assert f"from this folder: sbatch --nodes={num_hosts} --exclusive launch.sh" in launch.text
+    submitted, spool, programs = (tmp_path / name for name in ("scripts", "spool", "programs"))
+    for folder in (submitted, spool, programs):
+        folder.mkdir()
+    for host in hosts:
+        (submitted / host.name).write_text("echo $0 >> started\n")
+    (spool / "slurm_script").write_text(launch.text)
+    stubs = {
+        "scontrol": f"printf 'node%s\\n' {' '.join(map(str, range(num_hosts)))}",
+        "getent": "echo 127.0.0.1 STREAM",
+        "srun": f'bash "${{@: -1}}"; until [ "$(wc -l < started)" -eq {num_hosts} ]; do sleep 0.1; done',
+    }
+    for name, text in stubs.items():
+        (programs / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "node[0-5]"}
+    run = functools.partial(subprocess.run, ["bash", spool / "slurm_script"], cwd=spool, timeout=30)
+    run(check=True, env={**environment, "SLURM_SUBMIT_DIR": str(submitted)})
+    assert sorted((submitted / "started").read_text().split()) == sorted(host.name for host in hosts)
+    elsewhere = run(env={**environment, "SLURM_SUBMIT_DIR": str(programs)}, capture_output=True, text=True)
+    assert elsewhere.returncode == 1 and "run sbatch in the folder of launch.sh" in elsewhere.stderr
+
+
 def test_hosts_may_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("# the two of rack 3\n10.0.0.1\n\n10.0.0.2  # decode\n")
     launch = render("integrated/optimized", "", "h200x16", "default", [str(tmp_path / "hosts")], "hosts")[-1].text
@@ -227,11 +266,10 @@ def test_a_row_for_one_host_is_the_same_on_two_hosts() -> None:
 
 
 def test_the_wrong_number_of_hosts_is_refused() -> None:
-    wanted = r"need 2 hosts and --hosts gave 1 \(10.0.0.1,10.0.0.2\): repeat --hosts for each"
-    with pytest.raises(WorkflowError, match=wanted):
-        render("integrated/optimized", "", "h200x16", "default", ["10.0.0.1,10.0.0.2"], "hosts")
+    with pytest.raises(WorkflowError, match=r"need 2 hosts and --hosts gave 1 \(10.0.0.1\): repeat --hosts for each"):
+        render("integrated/optimized", "", "h200x16", "default", ["10.0.0.1"], "hosts")
     with pytest.raises(WorkflowError, match=r"need 1 host and --hosts gave 2 \(a; b\)"):
-        render("decode/baseline", "", "h200x16", "default", ["a", "b"], "hosts")
+        render("decode/baseline", "", "h200x16", "default", ["a,b"], "hosts")
 
 
 def test_a_row_without_a_launch_says_why() -> None:
