@@ -194,7 +194,7 @@ def load_catalog(folder: Path = schema.CONFIG_FOLDER) -> Catalog:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean ...?`, or the list of what there is when nothing is near."""
-    names = list(known)
+    names = list(dict.fromkeys(known))
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(close)}?"

@@ -83,7 +83,9 @@ def list_rows(
             table.add_row(name, body.engine, body.title)
         out.print(table)
     elif results:
-        out.print(result_table(outcomes(RESULTS), catalog))
+        names = {entry.name for entry in catalog.select(rows)} if rows else None
+        found = (one for one in outcomes(RESULTS) if names is None or "/".join(one.folder.parts[-4:-2]) in names)
+        out.print(result_table(found, catalog))
     else:
         entries = catalog.select(rows or catalog.suites)
         if generated:

@@ -46,6 +46,8 @@ def gate(request: GateRequest, say: Say) -> int:
     """Run the gate; returns its exit code. Raises WorkflowError for what the user can mend."""
     if bool(request.base) == bool(request.store):
         raise WorkflowError("give one of --base COMMIT and --store FOLDER")
+    if request.update and not request.store:
+        raise WorkflowError("--update adds to a store: give --store FOLDER with it")
     if request.store and not request.store.is_dir() and not request.update:
         raise WorkflowError(f"there is no store {request.store}; --update begins one, and --base COMMIT needs none")
     try:

@@ -37,6 +37,7 @@ def test_help_names_every_command() -> None:
         ),
         (["report", "--testbed", "h200"], "error: there is no testbed h200; did you mean h200x"),
         (["gate", "decode/baseline"], "error: give one of --base COMMIT and --store FOLDER"),
+        (["gate", "decode/baseline", "--base", "HEAD", "--update"], "error: --update adds to a store"),
         (["gate", "decode/baseline", "--base", "nosuchref"], "error: nosuchref is no commit, branch or tag"),
         (["why", "decode/baseline/sp99"], "error: decode/baseline has no workload sp99; did you mean sp99_9"),
         (["why", "decode/basline"], "error: there is no row decode/basline; did you mean decode/baseline"),
