@@ -6,13 +6,14 @@ Nothing in a script comes from this machine.
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from workflows.catalog import Catalog, load_catalog, nearest
 from workflows.engines.sglang import Command, ascend_commands, h200_commands
+from workflows.engines.sglang_session import PLACEHOLDER
 from workflows.errors import CatalogError, NotApplicableError, WorkflowError
 from workflows.plan import Plan
 from workflows.planner import plan_session
@@ -57,7 +58,8 @@ def render(row: str, workload: str, testbed_id: str, engine: str, hosts: Sequenc
         plan = plan_session(row, chosen, testbed_id=testbed_id, engine=engine, catalog=catalog)
         return [Script("host_a.sh", _own_engine(plan))]
     commands = h200_commands(catalog, entry.name, chosen)
-    about = [f"{entry.name} {chosen}: the processes of one host. What begins with /path/to is yours to fill in.",
+    about = [f"{entry.name} {chosen}: the processes of one host. What begins with /path/to is yours",
+             "to fill in, or to export on every host under the name that stands before it.",
              *_environments(catalog, commands)]  # fmt: skip
     return _h200(commands, hosts, placement, about)
 
@@ -95,10 +97,11 @@ def _h200(commands: Sequence[Command], hosts: Sequence[str], placement: str, abo
     """Scripts for the hosts that the commands need, which may be fewer than the testbed has."""
     num_hosts = 1 + max(command.host for command in commands)
     addresses = _as_many(hosts, num_hosts) or list(EXAMPLE_HOSTS[:num_hosts])
+    folders = {v: k for command in commands for k, v in command.env.items() if v.startswith(PLACEHOLDER)}
     names = [f"host_{'ab'[index]}.sh" for index in range(num_hosts)]
     nodes = {f"NODE_{'AB'[index]}": address for index, address in enumerate(addresses)} if num_hosts > 1 else {}
     scripts = [
-        Script(name, _host_script([c for c in commands if c.host == index], nodes, about))
+        Script(name, _host_script([c for c in commands if c.host == index], nodes, about, folders))
         for index, name in enumerate(names)
     ]
     launched = num_hosts > 1 or hosts
@@ -127,7 +130,9 @@ def _addresses(hosts: Sequence[str]) -> Iterator[str]:
                 yield address
 
 
-def _host_script(commands: Sequence[Command], nodes: dict[str, str], about: Sequence[str]) -> str:
+def _host_script(
+    commands: Sequence[Command], nodes: Mapping[str, str], about: Sequence[str], folders: Mapping[str, str]
+) -> str:
     lines = ["#!/usr/bin/env bash", *(f"# {line}" for line in about)]
     lines += ["set -euo pipefail", "mkdir -p logs"]
     lines += [f'export {key}="${{{key}:-{value}}}"' for key, value in nodes.items()]
@@ -138,7 +143,7 @@ def _host_script(commands: Sequence[Command], nodes: dict[str, str], about: Sequ
         if command.name == "bench":
             lines += ["# Every prefill and decode cache is empty before the measured run.",
                       f'{CURL} -X POST "{router}/flush_cache"', ""]  # fmt: skip
-        lines += [_subshell(command, background=command.name != "bench"), ""]
+        lines += [_subshell(command, background=command.name != "bench", folders=folders), ""]
         started += command.name != "bench"
         if command.name == "router":
             alive = f'[ "$(jobs -rp | wc -l)" -eq {started} ] || {GONE}'
@@ -148,17 +153,27 @@ def _host_script(commands: Sequence[Command], nodes: dict[str, str], about: Sequ
     return "\n".join(lines) + "\n"
 
 
-def _subshell(command: Command, *, background: bool) -> str:
+def _subshell(command: Command, *, background: bool, folders: Mapping[str, str] | None = None) -> str:
+    """One process. `folders`: what begins with /path/to -> the variable that may name another in its place."""
     body = [f"unset {name}" for name in command.unset]
     if command.environment:
         name = command.environment.removeprefix("$")
         body.append(f'export PATH="${{{name}:+${name}/bin:}}$PATH"')
-    body += [f"export {key}={quote(value)}" for key, value in command.env.items()]
-    words = " ".join(quote(word) for word in command.argv)
+    body += [_export(key, value) for key, value in command.env.items()]
+    words = " ".join(quote(_open(folders or {}, word)) for word in command.argv)
     redirect = f" > logs/{command.name}.log 2>&1" if background else f" | tee logs/{command.name}.log"
     body.append(("exec " if background else "") + words + redirect)
     inner = "\n".join(f"  {line}" for line in body)
     return f"(\n{inner}\n)" + (" &" if background else "")
+
+
+def _export(key: str, value: str) -> str:
+    """An assignment, but for a folder of the user's that is exported already."""
+    return f"export {key}={quote(_open({value: key} if value.startswith(PLACEHOLDER) else {}, value))}"
+
+
+def _open(folders: Mapping[str, str], word: str) -> str:
+    return f"${{{folders[word]}:-{word}}}" if word in folders else word
 
 
 def _launcher(names: Sequence[str], addresses: Sequence[str], placement: str) -> str:

@@ -265,6 +265,33 @@ def test_a_row_for_one_host_is_the_same_on_two_hosts() -> None:
     )
 
 
+@pytest.mark.parametrize("exported", ["", "/my/own weights"])
+def test_programs_get_the_printed_words_but_for_an_exported_folder(
+    catalog: Catalog, tmp_path: Path, exported: str
+) -> None:
+    record = "printf '%s\\n' \"$@\" > words.$$; mv words.$$ argv.$$"
+    programs = {
+        "sglang": f"{record}; exec sleep 60",
+        "curl": "exit 0",
+        "python": "case $2 in sglang.benchmark*) ;; *) exec sleep 60;; esac\n"
+        f"{record}; until [ $(ls argv.* | wc -l) -eq 3 ]; do sleep 0.1; done",
+        "run.sh": render("decode/baseline", "", "h200x8", "default", [], "hosts")[0].text,
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "MODEL_PATH": exported}
+    subprocess.run([tmp_path / "run.sh"], cwd=tmp_path, env=environment, timeout=60, start_new_session=True, check=True)
+    folder = exported or "/path/to/GLM-5.3-Flash"
+    means = {"$MODEL_PATH": folder, "/path/to/GLM-5.3-Flash": folder, "$BENCH_HOST": "127.0.0.1"}
+    printed = [
+        [means.get(word, word) for word in command.argv[1:]]
+        for command in h200_commands(catalog, "decode/baseline", "sp99_9")
+        if command.name != "router"
+    ]
+    assert sorted(printed) == sorted(path.read_text().splitlines() for path in tmp_path.glob("argv.*"))
+
+
 def test_the_wrong_number_of_hosts_is_refused() -> None:
     with pytest.raises(WorkflowError, match=r"need 2 hosts and --hosts gave 1 \(10.0.0.1\): repeat --hosts for each"):
         render("integrated/optimized", "", "h200x16", "default", ["10.0.0.1"], "hosts")
