@@ -8,6 +8,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -48,7 +49,7 @@ def render(row: str, workload: str, testbed_id: str, engine: str, hosts: Sequenc
     if resolution.status not in ("runnable", "script_only"):
         raise NotApplicableError(f"{entry.name} does not run on {testbed_id}: {resolution.reason}")
     if testbed.platform == "ascend":
-        return _ascend(catalog, entry.row.id, placement)
+        return _ascend(catalog.launches[entry.row.id], hosts, placement)
     chosen = workload or entry.workloads[0]
     if chosen not in entry.workloads:
         raise CatalogError(f"{entry.name} has no workload {chosen}{nearest(chosen, entry.workloads)}")
@@ -135,7 +136,7 @@ def _host_script(
 ) -> str:
     lines = ["#!/usr/bin/env bash", *(f"# {line}" for line in about)]
     lines += ["set -euo pipefail", "mkdir -p logs"]
-    lines += [f'export {key}="${{{key}:-{value}}}"' for key, value in nodes.items()]
+    lines += _exported(nodes)
     lines += [STOP_ALL, ""]
     router = f"http://{'$NODE_A' if nodes else '127.0.0.1'}:8090"
     started = 0
@@ -146,11 +147,21 @@ def _host_script(
         lines += [_subshell(command, background=command.name != "bench", folders=folders), ""]
         started += command.name != "bench"
         if command.name == "router":
-            alive = f'[ "$(jobs -rp | wc -l)" -eq {started} ] || {GONE}'
-            lines += [f'until {CURL} "{router}/v1/models" > /dev/null; do {alive}; sleep 5; done', ""]
+            lines += [_until(f"{router}/v1/models", started), ""]
     if commands[-1].name != "bench":
         lines.append("wait -n")
     return "\n".join(lines) + "\n"
+
+
+def _exported(nodes: Mapping[str, str]) -> Iterator[str]:
+    """The hosts' addresses; launch.sh inside an allocation knows better."""
+    return (f'export {key}="${{{key}:-{value}}}"' for key, value in nodes.items())
+
+
+def _until(url: str, num_processes: int) -> str:
+    """Waits for an answer there as long as all processes of the host's script run."""
+    alive = f'[ "$(jobs -rp | wc -l)" -eq {num_processes} ] || {GONE}'
+    return f'until {CURL} "{url}" > /dev/null; do {alive}; sleep 5; done'
 
 
 def _subshell(command: Command, *, background: bool, folders: Mapping[str, str] | None = None) -> str:
@@ -188,15 +199,18 @@ def _launcher(names: Sequence[str], addresses: Sequence[str], placement: str) ->
             f'[ -e {first} ] || {{ echo "no {first} in $PWD: run sbatch in the folder of launch.sh" >&2; exit 1; }}',
         ]
         lines.append('mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")')
-        for index, node in enumerate("AB" if names[0] == "host_a.sh" else ""):
+        for index, name in enumerate(names):
+            node = name.removeprefix("host_").removesuffix(".sh").upper()
             address = f"getent ahostsv4 \"${{NODES[{index}]}}\" | awk 'NR == 1 {{ print $1 }}'"
             lines.append(f'NODE_{node}="$({address})" && export NODE_{node}')
         for index, name in enumerate(names):
             where = f'--nodes=1 --ntasks=1 --nodelist="${{NODES[{index}]}}" --kill-on-bad-exit=1'
             lines.append(f"srun {where} bash {name} &")
     else:
-        if set(addresses) <= set(EXAMPLE_HOSTS):
-            lines.append("# These addresses are examples: np1d plan ... --hosts A --hosts B writes yours.")
+        if set(addresses) <= set(EXAMPLE_HOSTS) or addresses[0].startswith("<"):
+            lines.append(
+                "# These addresses are not yours yet: np1d plan ... --hosts A --hosts B writes those of your hosts."
+            )
         for name, address in zip(names, addresses, strict=True):
             # In base64, because the login shell over there need not be a bash, nor read what a bash quotes.
             lines.append(f"script=\"$(base64 < {name} | tr -d '\\n')\"")
@@ -205,35 +219,95 @@ def _launcher(names: Sequence[str], addresses: Sequence[str], placement: str) ->
     return "\n".join(lines) + "\n"
 
 
-def _ascend(catalog: Catalog, scenario_id: str, placement: str) -> list[Script]:
-    scenario = catalog.launches[scenario_id]
+def _ascend(scenario: Mapping[str, Any], hosts: Sequence[str], placement: str) -> list[Script]:
+    """Scripts of a scenario. Where neither `hosts` nor an allocation gives addresses, its placeholders stay."""
+    places = [place for array in scenario["topology"]["ip_placeholders"].values() for place in array]
+    addresses = _as_many(hosts, len(places)) or places
+    nodes = {f"NODE_{host}": address for host, address in enumerate(addresses)} if hosts or placement == "srun" else {}
     commands = list(ascend_commands(scenario))
-    scripts = []
-    for host in sorted({command.host for command in commands}):
-        own = [command for command in commands if command.host == host]
-        scripts.append(Script(f"host_{host}.sh", _ascend_host(scenario, own)))
+    if nodes:
+        first = _first_hosts(scenario["topology"])
+        commands = [
+            dataclasses.replace(command, arguments=tuple(_filled(word, first) for word in command.arguments))
+            for command in commands
+        ]
+    scripts = [
+        Script(f"host_{host}.sh", _ascend_host(scenario, [c for c in commands if c.host == host], nodes))
+        for host in range(len(places))
+    ]
     names = [script.name for script in scripts]
-    addresses = [f"<address of host {index}>" for index in range(len(names))]
     return [*scripts, Script("launch.sh", _launcher(names, addresses, placement))]
 
 
-def _ascend_host(scenario: dict[str, object], commands: Sequence[Command]) -> str:
-    setup, topology = scenario["host_setup"], scenario["topology"]
-    assert isinstance(setup, dict) and isinstance(topology, dict)
-    variables = {**dict(scenario["shell_vars"]), **dict(scenario["common_env"])}  # type: ignore[call-overload]
-    lines = ["#!/usr/bin/env bash", f"# {scenario['title']}: fill in what stands in <>.", "mkdir -p logs"]
-    lines += setup["commands"]
-    lines += [f"source {path}" for path in setup["source"]]
-    lines += [f"unset {name}" for name in setup["env_unset"]]
-    for name, placeholders in topology["ip_placeholders"].items():
-        lines.append(f"{name}=({' '.join(quote(place) for place in placeholders)})")
-    lines += [f"export {key}={quote(str(value))}" for key, value in variables.items()]
-    lines.append("")
+def _first_hosts(topology: Mapping[str, Any]) -> dict[str, str]:
+    """The router's words for an instance -> its first host: they count instances, the lists of addresses hosts."""
+    found = {}
+    before = 0
+    for role in ("prefill", "decode"):
+        part = topology.get(role, {"instances": 0, "nodes_per_instance": 0, "nodes": 0})
+        for index in range(part["instances"]):
+            found[f"<your {role} ip{index + 1}>"] = f"$NODE_{before + index * part['nodes_per_instance']}"
+        found[f"<your {role} ip>"] = f"$NODE_{before}"
+        before += part["nodes"]
+    return found
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for place, value in values.items():
+        word = word.replace(place, value)
+    return word
+
+
+def _ascend_host(scenario: Mapping[str, Any], commands: Sequence[Command], nodes: Mapping[str, str]) -> str:
+    lines = ["#!/usr/bin/env bash", *_ascend_setup(scenario, nodes), STOP_ALL, ""]
+    started = 0
     for command in commands:
+        if command.name == "router" or (command.name == "benchmark" and not scenario["router"]):
+            lines += ["# The waiting is ours, not published: every instance answers before it is asked for more.",
+                      *(_until(url, started) for url in _instances(scenario)), ""]  # fmt: skip
+        if command.name == "benchmark" and "mixed" in scenario:
+            lines += ["# As published, the server listens on its node's address and the benchmark asks 127.0.0.1;",
+                      "# where the two do not meet, give the benchmark the server's --host."]  # fmt: skip
         lines += [_subshell(command, background=command.name != "benchmark"), ""]
+        started += command.name != "benchmark"
+        if command.name == "router":
+            flags = scenario["router"]["flags"]
+            lines += [_until(f"http://{flags['--host']}:{flags['--port']}/v1/models", started), ""]
     if commands[-1].name != "benchmark":
         lines.append("wait -n")
     return "\n".join(lines) + "\n"
+
+
+def _ascend_setup(scenario: Mapping[str, Any], nodes: Mapping[str, str]) -> Iterator[str]:
+    """What precedes a host's processes."""
+    setup = scenario["host_setup"]
+    variables = {**scenario["shell_vars"], **scenario["common_env"]}
+    yield f"# {scenario['title']}: the processes of one host. What stands in <> is yours to fill in, and so is"
+    yield from (f"# {value}, unless {key} is exported." for key, value in scenario["shell_vars"].items())
+    yield from (f"# Note: {note}." for note in scenario["notes"])
+    yield "mkdir -p logs"
+    yield "# Settings of the host, as published: they need root, and go on where they fail. Then the vendor's files,"
+    yield "# which are not written for a strict shell."
+    yield from setup["commands"]
+    yield f"ls {' '.join(setup['source'])} > /dev/null || exit 1"
+    yield from (f"source {path}" for path in setup["source"])
+    yield "set -euo pipefail"
+    yield from (f"unset {name}" for name in setup["env_unset"])
+    yield from _exported(nodes)
+    places = [place for array in scenario["topology"]["ip_placeholders"].values() for place in array]
+    known = dict(zip(places, (f"${name}" for name in nodes), strict=True)) if nodes else {}
+    for name, array in scenario["topology"]["ip_placeholders"].items():
+        yield f"{name}=({' '.join(quote(_filled(place, known)) for place in array)})"
+    yield from (_export(key, _filled(str(value), known)) for key, value in variables.items())
+
+
+def _instances(scenario: Mapping[str, Any]) -> Iterator[str]:
+    """Where each instance says that it is ready: on its first host."""
+    for role in ("mixed", "prefill", "decode"):
+        if role in scenario:
+            flags, part = scenario[role]["flags"], scenario["topology"][role]
+            for index in range(0, part["nodes"], part["nodes_per_instance"]):
+                yield f"http://{flags['--host'].replace('$i', str(index))}:{flags['--port']}/health"
 
 
 def _own_engine(plan: Plan) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -121,6 +122,64 @@ def test_every_ascend_script_is_accepted_by_a_shell(tmp_path: Path, scenario: st
     for script in render(f"ascend/{scenario}", "", "ascend_a3", "default", [], "hosts"):
         (tmp_path / script.name).write_text(script.text)
         subprocess.run(["bash", "-n", str(tmp_path / script.name)], check=True)
+
+
+@pytest.mark.parametrize("scenario", ASCEND)
+def test_given_hosts_stand_in_every_ascend_script_and_nothing_else_changes(catalog: Catalog, scenario: str) -> None:
+    row = (f"ascend/{scenario}", "", "ascend_a3", "default")
+    published = "".join(script.text for script in render(*row, [], "hosts"))
+    for command in ascend_commands(catalog.launches[scenario]):
+        assert list(command.argv) in shell_words(published, command.program[0])
+    num_hosts = catalog.launches[scenario]["topology"]["nodes_total"]
+    hosts = [f"10.0.0.{index}" for index in range(num_hosts)]
+    *scripts, launch = render(*row, hosts, "hosts")
+    assert "# /path/to/model-weights, unless MODEL_PATH is exported." in published
+    assert "<your" in published and not any("<your" in script.text for script in (*scripts, launch))
+    assert all(f"ssh -tt {host} " in launch.text for host in hosts)
+    assert all(f':-{host}}}"' in script.text for host in hosts for script in scripts)
+    with pytest.raises(WorkflowError, match=rf"need {num_hosts} hosts and --hosts gave 1 \(a\)"):
+        render(*row, ["a"], "hosts")
+
+
+@pytest.mark.parametrize(("server", "code"), [("exec /bin/sleep 876.543", 7), ("exit 3", 1)])
+def test_an_ascend_benchmark_waits_for_every_instance_and_ends_them(tmp_path: Path, server: str, code: int) -> None:
+    row = "ascend/glm_5_1_w4a8_2p1d_48p_in128k_out1k_prefix90_50ms"
+    script = render(row, "", "ascend_a3", "default", [f"n{index}" for index in range(6)], "hosts")[0].text
+    vendor = tmp_path / "set_env.sh"
+    vendor.write_text("true $NEVER_SET\nfalse\n")
+    programs = {
+        "sysctl": "exit 1",
+        "tee": "exec cat > /dev/null",
+        "sleep": "exec /bin/sleep 0.1",
+        "python3": server,
+        # The second time it is asked, an instance answers, if there is one.
+        "curl": 'echo "${@: -1}" >> order; [ "$(grep -cF "${@: -1}" order)" -ge 2 ]'
+        + ("" if code == 7 else " && false"),
+        "python": 'case "$2" in *router*) echo "$*" > router; exec /bin/sleep 876.543;; esac\n'
+        "until [ -s router ]; do sleep; done; echo benchmark >> order; exit 7",
+        "run.sh": re.sub(r"/usr/local/Ascend/\S+", str(vendor), script),
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text if text.startswith("#!") else f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [tmp_path / "run.sh"], cwd=tmp_path, env=environment, timeout=60, start_new_session=True,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert done.returncode == code
+    if code == 7:
+        ready = ["http://n0:8000/health", "http://n2:8000/health", "http://n4:8001/health"]
+        asked = [url for url in (*ready, "http://127.0.0.1:6688/v1/models") for _ in range(2)]
+        assert (tmp_path / "order").read_text().split() == [*asked, "benchmark"]
+        leaders = "--prefill http://n0:8000 8998 --prefill http://n2:8000 8999 --decode http://n4:8001"
+        assert leaders in (tmp_path / "router").read_text()
+    else:
+        assert "a process has ended" in done.stderr and not (tmp_path / "router").exists()
+    until = time.monotonic() + 10
+    while [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["/bin/sleep", "876.543"]]:
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("placement", ["hosts", "srun"])
