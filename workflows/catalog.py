@@ -7,7 +7,7 @@ and line, before anything starts. A row inherits from its base, role by role.
 import dataclasses
 import difflib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from stack.core.errors import ConfigError
 from workflows import schema
 from workflows.errors import CatalogError
 from workflows.leave_one_out import variants
-from workflows.located_yaml import LocatedYaml, load
+from workflows.located_yaml import LocatedYaml, Place, load
 
 ROOT = Path(__file__).resolve().parent.parent
 HALVES: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
@@ -33,6 +33,8 @@ class CatalogRow:
     row: schema.Row
     where: str
     generated: bool = False
+    places: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """`file:line` of each setting of its own."""
 
     @property
     def name(self) -> str:
@@ -205,11 +207,23 @@ def _rows(ladders: schema.Ladders, source: LocatedYaml) -> dict[str, CatalogRow]
     rows: dict[str, CatalogRow] = {}
     for suite_id, suite in ladders.suites.items():
         for index, row in enumerate(suite.rows):
-            entry = CatalogRow(suite_id, suite, row, source.where("suites", suite_id, "rows", index))
+            place = ("suites", suite_id, "rows", index)
+            entry = CatalogRow(suite_id, suite, row, source.where(*place), places=_places(row, source, place))
             if entry.name in rows:
                 raise CatalogError(f"{entry.where}: row {entry.name} stands twice, first at {rows[entry.name].where}")
             rows[entry.name] = entry
     return rows
+
+
+def _places(row: schema.Row, source: LocatedYaml, place: Place) -> dict[str, str]:
+    parts: list[tuple[Place, schema.Settings]] = [(("set",), row.set), (("stack", "set"), row.stack.set)]
+    parts += [(("wants", name), settings) for name, settings in row.wants.items()]
+    return {
+        key: source.where(*place, *part, scope, key)
+        for part, settings in parts
+        for scope, values in settings.items()
+        for key in values
+    }
 
 
 def _with_ascend(catalog: Catalog, source: LocatedYaml) -> Catalog:
@@ -272,7 +286,7 @@ def _check_row(catalog: Catalog, entry: CatalogRow) -> None:
         for ancestor in _bases(entry, half):
             if ancestor not in catalog.rows:
                 raise CatalogError(f"{entry.where}: there is no row {ancestor}{nearest(ancestor, catalog.rows)}")
-        _check_settings(catalog.settings(entry.name, half), half, entry.where)
+        _check_settings(catalog.settings(entry.name, half), half, entry.where, entry.places)
     for need in (*entry.row.needs, *entry.row.wants):
         lacking = {name for testbed in catalog.testbeds.values() for name in testbed.lacks}
         if need not in catalog.mechanisms and need not in lacking:
@@ -301,11 +315,12 @@ def _bases(entry: CatalogRow, half: Literal["prefill", "decode"]) -> Iterator[st
         yield base
 
 
-def _check_settings(settings: dict[str, Any], half: str, where: str) -> None:
+def _check_settings(settings: dict[str, Any], half: str, where: str, places: Mapping[str, str] | None = None) -> None:
     try:
         with_settings(EngineConfig(), {"role": half, **settings})
     except ConfigError as error:
-        raise CatalogError(f"{where}: {error} ({half})") from None
+        named = (place for key, place in (places or {}).items() if key in str(error))
+        raise CatalogError(f"{next(named, where)}: {error} ({half})") from None
 
 
 def _check_twins(catalog: Catalog) -> None:

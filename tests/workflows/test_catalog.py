@@ -109,7 +109,7 @@ def test_no_row_sets_its_own_byte_budget(catalog: Catalog) -> None:
 def test_an_unknown_setting_is_refused_with_its_line_and_the_nearest_name(tmp_path: Path) -> None:
     folder = changed(tmp_path, "set: {decode: {cache.pool_split: auto}}", "set: {decode: {cache.pool_splt: auto}}")
     sentence = refusal(folder)
-    assert sentence.startswith(f"ladders.yaml:{line_of(folder, 'id: pool_auto')}: ")
+    assert sentence.startswith(f"ladders.yaml:{line_of(folder, 'cache.pool_splt')}: ")
     assert "did you mean 'cache.pool_split'?" in sentence
 
 
