@@ -80,3 +80,10 @@ def test_a_plan_is_printed_as_json() -> None:
     import json
 
     assert json.loads(np1d("plan", "decode/baseline").stdout)["schema"] == "plan/1"
+
+
+def test_a_fault_of_np1d_is_no_verdict() -> None:
+    broken = "import workflows.cli as cli; cli.app = lambda **named: 1 / 0; cli.main()"
+    done = subprocess.run([sys.executable, "-c", broken], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 70
+    assert "ZeroDivisionError" in done.stderr and "no verdict and no result" in done.stderr
