@@ -8,9 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from stack.kernels.devices import hopper_only
-from stack.kernels.kda_commit import cuda_fold
+from stack.kernels.kda_commit.over_states import commit_over_states
 from stack.kernels.kda_decode import streams
-from stack.kernels.kda_decode.arguments import THREADS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,13 +35,7 @@ def kda_commit(
 ) -> None:
     """See the op's contract."""
     fields = (state_SHLKV, conv_SHLCDW, ring_all, slot_R, ring_R, num_accepted_R)
-    if snapshots_LNWHKV is not None:
-        return cuda_fold.kda_commit(*fields, snapshots_LNWHKV=snapshots_LNWHKV)
-    kind, arguments = cuda_fold.fold_arguments(*fields)
-    heads, layers, requests = state_SHLKV.shape[1], state_SHLKV.shape[2], slot_R.shape[0]
-    blocks = min(heads * layers * requests, streams.resident_blocks(state_SHLKV.device, BLOCKS))
-    _kernel(kind).launch((blocks, 1, 1), THREADS, [arguments, layers, requests])
-    return None
+    commit_over_states(_kernel, lambda kind: BLOCKS, fields, snapshots_LNWHKV)
 
 
 @cache

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from stack.kernels.devices import hopper_only
 from stack.kernels.kda_decode import streams
-from stack.kernels.kda_decode.arguments import THREADS, add_ring, step_arguments
-from stack.kernels.kda_verify import cuda_chain
+from stack.kernels.kda_verify.over_states import verify_over_states
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,17 +42,11 @@ def kda_verify(
     snapshots_NWHKV: "Tensor | None" = None,
 ) -> "Tensor":
     """See the op's contract."""
-    rows = (x_TX, f_THD, b_TH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R)
-    if snapshots_NWHKV is not None:
-        return cuda_chain.kda_verify(
-            *rows, ring_R, ring, width=width, lower_bound=lower_bound, snapshots_NWHKV=snapshots_NWHKV
-        )
-    kind, arguments, out_THD = step_arguments(*rows, width=width, lower_bound=lower_bound)
-    add_ring(arguments, ring_R, ring)
-    heads, requests = f_THD.shape[1], slot_R.shape[0]
-    blocks = min(heads * requests, streams.resident_blocks(state_SHKV.device, BLOCKS))
-    _kernel(kind).launch((blocks, 1, 1), THREADS + streams.ROW_THREADS, [arguments, requests])
-    return out_THD
+    rows = (x_TX, f_THD, b_TH, weight_X4, A_log_H, dt_bias_HD, state_SHKV, conv_SHCDW, slot_R, ring_R, ring)
+    return verify_over_states(
+        _kernel, lambda kind: BLOCKS, *rows, width=width, lower_bound=lower_bound, snapshots_NWHKV=snapshots_NWHKV,
+        row_threads=streams.ROW_THREADS,
+    )  # fmt: skip
 
 
 @cache

@@ -39,3 +39,21 @@ __device__ __forceinline__ float encode16(float (&v)[16], uint4& packed) {
   }
   return scale;
 }
+
+// A token's row, by one block: its codes to each of its rows in `codes`, a group's scale to where `scale_of(row, group)` is. `position`: of the token's choices,
+// -1 where there is none. 16 channels a thread.
+template <typename ScaleOf>
+__device__ __forceinline__ void spread_token(const __nv_bfloat16* x, const int* position, int choices, int width, uint8_t* codes, ScaleOf scale_of) {
+  for (int channel = threadIdx.x * 16; channel < width; channel += blockDim.x * 16) {
+    float v[16];
+    uint4 packed;
+    load16(x + channel, v);
+    const float scale = encode16(v, packed);
+    for (int choice = 0; choice < choices; ++choice) {
+      const int64_t row = position[choice];
+      if (row < 0) continue;
+      *reinterpret_cast<uint4*>(codes + row * width + channel) = packed;
+      if (channel % 128 == 0) *scale_of(row, channel / 128) = scale;
+    }
+  }
+}

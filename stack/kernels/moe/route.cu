@@ -58,22 +58,11 @@ extern "C" __global__ void __launch_bounds__(kThreads) moe_route(const int* ids,
   }
 }
 
-// One block a token: codes and scales of its row, to each of its places. 16 channels a thread; scales are MN-major with `scale_group` rows a group.
+// One block a token: codes and scales of its row, to each of its places. Scales are MN-major with `scale_group` rows a group.
 extern "C" __global__ void moe_scatter(const __nv_bfloat16* x, int64_t x_row, const int* position, int choices, int width, uint8_t* codes, float* scales,
                                        int64_t scale_group) {
-  const int64_t token = blockIdx.x;
-  for (int channel = threadIdx.x * 16; channel < width; channel += blockDim.x * 16) {
-    float v[16];
-    uint4 packed;
-    load16(x + token * x_row + channel, v);
-    const float scale = encode16(v, packed);
-    for (int choice = 0; choice < choices; ++choice) {
-      const int64_t row = position[token * choices + choice];
-      if (row < 0) continue;
-      *reinterpret_cast<uint4*>(codes + row * width + channel) = packed;
-      if (channel % 128 == 0) scales[channel / 128 * scale_group + row] = scale;
-    }
-  }
+  spread_token(x + blockIdx.x * x_row, position + static_cast<int64_t>(blockIdx.x) * choices, choices, width, codes,
+               [=](int64_t row, int group) { return scales + group * scale_group + row; });
 }
 
 // y[t] = sum over choices of weights[t, k] * rows[position[t, k]], FP32 over k in order. One block a token, 8 channels a thread. With ADDS that sum is

@@ -23,22 +23,11 @@ extern "C" __global__ void __launch_bounds__(kThreads) moe_take_slots(const int*
   if (threadIdx.x < experts) taken[threadIdx.x] = min(count[threadIdx.x], capacity);
 }
 
-// One block a token: codes and scales of its row, to each of its slots. 16 channels a thread.
+// One block a token: codes and scales of its row, to each of its slots.
 extern "C" __global__ void moe_fill_slots(const __nv_bfloat16* x, int64_t x_row, const int* position, int choices, int width, int capacity, uint8_t* codes,
                                           float* scales) {
-  const int64_t token = blockIdx.x;
-  for (int channel = threadIdx.x * 16; channel < width; channel += blockDim.x * 16) {
-    float v[16];
-    uint4 packed;
-    load16(x + token * x_row + channel, v);
-    const float scale = encode16(v, packed);
-    for (int choice = 0; choice < choices; ++choice) {
-      const int64_t row = position[token * choices + choice];
-      if (row < 0) continue;
-      *reinterpret_cast<uint4*>(codes + row * width + channel) = packed;
-      if (channel % 128 == 0) scales[(row / capacity * (width / 128) + channel / 128) * capacity + row % capacity] = scale;
-    }
-  }
+  spread_token(x + blockIdx.x * x_row, position + static_cast<int64_t>(blockIdx.x) * choices, choices, width, codes,
+               [=](int64_t row, int group) { return scales + (row / capacity * (width / 128) + group) * capacity + row % capacity; });
 }
 
 // One block a slot: the clamped product of its gates and ups, rounded as the chain does, then codes and scales; slots that are not taken are left alone.
