@@ -19,8 +19,10 @@ from workflows import schema
 from workflows.errors import CatalogError
 from workflows.leave_one_out import variants
 from workflows.located_yaml import LocatedYaml, Place, load
+from workloads.definitions import METRICS, SCORE_METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
+METRIC_NAMES = tuple(metric.key for metric in (*METRICS, *SCORE_METRICS))
 HALVES: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
 
 
@@ -293,6 +295,9 @@ def _check_row(catalog: Catalog, entry: CatalogRow) -> None:
             raise CatalogError(
                 f"{entry.where}: nothing is called {need}{nearest(need, [*catalog.mechanisms, *lacking])}"
             )
+    if entry.row.expect and entry.row.expect.metric not in METRIC_NAMES:
+        metric = entry.row.expect.metric
+        raise CatalogError(f"{entry.where}: there is no metric {metric}{nearest(metric, METRIC_NAMES)}")
     launch = entry.row.sglang.launch
     if launch and launch not in catalog.launches:
         raise CatalogError(f"{entry.where}: there is no launch {launch}{nearest(launch, catalog.launches)}")

@@ -382,14 +382,11 @@ def main() -> None:
     except WorkflowError as error:
         err.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
-    except OSError as error:
-        if error.errno not in _MENDABLE:
-            err.print_exception()
-            sys.exit(FAULT)
-        reason = f"{error.filename or 'a file'} cannot be written or read ({error.strerror})"
-        err.print(f"error: {reason}; {_MENDABLE[error.errno]}", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _MENDABLE:
+            reason = f"{error.filename or 'a file'} cannot be written or read ({error.strerror})"
+            err.print(f"error: {reason}; {_MENDABLE[error.errno]}", highlight=False, markup=False, soft_wrap=True)
+            sys.exit(2)
         err.print_exception()
         err.print("this is a fault of np1d, no verdict and no result", highlight=False)
         sys.exit(FAULT)
