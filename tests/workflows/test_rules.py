@@ -120,7 +120,8 @@ def test_a_changed_question_caption_or_new_row_measures_nothing(copy: Path) -> N
     edit(copy, "workflows/report/page.rst", "Measured values", "Values")
     edit(copy, "workflows/config/ladders.yaml", "      - id: fp8_kv_radix\n",
          "      - id: another\n        question: Is a new row harmless?\n        base: decode/baseline\n"
-         "        set: {decode: {scheduler.extra_inflight: 3}}\n      - id: fp8_kv_radix\n")  # fmt: skip
+         "        set: {decode: {scheduler.extra_inflight: 3}}\n        sglang: {none: it has no such launch}\n"
+         "      - id: fp8_kv_radix\n")  # fmt: skip
     assert "session" not in planned(copy)
 
 
