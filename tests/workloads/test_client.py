@@ -8,7 +8,8 @@ from fault_server import Script
 from measuring import make_workload
 
 from workloads.progress import ProgressLine
-from workloads.stream import Flight, Traffic
+from workloads.stream import Exchange, Flight, Traffic
+from workloads.wire import Answer
 
 CUT = {"kind": "closed", "concurrency": 4, "cut_cooldown": True}
 
@@ -85,9 +86,30 @@ def test_the_cooldown_is_cut_when_the_last_measured_answer_of_the_session_has_en
     assert (cut["end_s"] > last[last["phase"] == "measured"]["end_s"].max()).all()
 
 
-def test_a_cooldown_whose_tokens_are_unknown_is_not_cut(measure):
+def test_an_answer_whose_tokens_are_unknown_is_not_cut(measure):
+    """One that has not begun can be: none of its tokens came."""
     run = measure(Script(chunk_gap_s=0.02, hide_counts=True), load=CUT)
-    assert not (run.requests["finish_reason"] == "cut").fillna(False).any()
+    begun = run.requests[run.requests["num_chunks"] > 0]
+    assert len(begun) >= 20 and not (begun["finish_reason"] == "cut").fillna(False).any()
+
+
+@pytest.mark.parametrize(
+    ("chunk_tokens", "counts", "is_cut"),
+    [([], None, True), ([1, 2], 64, True), ([1, None], 64, False), ([1, 2], None, False)],
+)
+def test_a_flight_of_the_cooldown_is_cut_where_its_tokens_are_known(chunk_tokens, counts, is_cut):
+    async def cut(phase):
+        task = asyncio.create_task(asyncio.sleep(10))
+        answer = Answer(input_tokens=counts, cached_tokens=counts)
+        exchange = Exchange(None, [0.0] * len(chunk_tokens), chunk_tokens, answer)
+        flight = Flight(task=task, last_event_s=0.0, phase=phase, exchange=exchange)
+        flight.cut()
+        requested = task.cancelling() > 0
+        task.cancel()
+        return requested, flight.is_cut
+
+    assert asyncio.run(cut("cooldown")) == (is_cut, is_cut)
+    assert asyncio.run(cut("measured")) == (False, False)
 
 
 def test_a_terminal_gets_a_bar_and_a_file_gets_lines():
