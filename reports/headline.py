@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from reports.claims import Cell
+from reports.claims import WITHOUT_VALUE, Cell
 from reports.held import Held
 from reports.material import SHARED_PREFIX, SUITE_METRIC, Material
 from reports.tables.evidence import simulated_words
@@ -73,12 +73,14 @@ def _answer(cards: tuple[Card, ...], scale: str) -> tuple[str, str]:
     total = len(cards)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     detail = f"Of {total} headline ratios: {counted}."
-    real = total - sum(outcomes[word] for word in ("not run", "not applicable", "not built", "indicative"))
+    real = total - sum(outcomes[word] for word in (*WITHOUT_VALUE, "indicative"))
     if outcomes["reproduced"] == total:
         return "Yes: all headline ratios reproduced.", detail
     if real == 0 and outcomes["indicative"]:
         why = f"at another scale ({scale})" if scale else "with simulated parts or single sessions"
         return f"Not answered: this ran {why}, so its ratios are indicative, no evidence.", detail
+    if real == 0 and (outcomes["invalid"] or outcomes["failed"]):
+        return "Not answered: what was run is invalid or failed, so no headline ratio has a value.", detail
     if real == 0:
         return "Not yet: no headline ratio has been measured.", detail
     if outcomes["reproduced"] and not outcomes["lower"]:

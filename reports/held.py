@@ -17,18 +17,30 @@ class Held:
 
 def hold_claims(results: Results) -> list[Held]:
     """All claims, in the order of the catalog."""
-    return [Held(claim, _told_from_impossible(claim, _verdict(claim, results), results)) for claim in claims()]
+    held = []
+    for claim in claims():
+        verdict = _verdict(claim, results)
+        held.append(Held(claim, _absence(claim, results) or verdict if verdict.outcome == "not run" else verdict))
+    return held
 
 
-def _told_from_impossible(claim: Claim, verdict: Verdict, results: Results) -> Verdict:
-    """A claim that nothing was measured for may be one that cannot be measured here."""
-    if verdict.outcome == "not run":
-        for cell in (claim.cell, claim.base):
-            if cell and not results.of(cell):
-                outcome, reason = results.absence(cell)
-                if outcome in ("not applicable", "not built"):
-                    return Verdict(outcome, reason)  # type: ignore[arg-type]
-    return verdict
+def _absence(claim: Claim, results: Results) -> Verdict | None:
+    """Why a claim has no value: a cell of it cannot run here, or ran without a valid result; None for one that did not
+    run. A cell that cannot run is named first, since no session more would help."""
+    cells = [cell for cell in (claim.cell, claim.base) if cell]
+    for cell in cells:
+        outcome, reason = results.absence(cell)
+        if outcome in ("not applicable", "not built"):
+            return Verdict(outcome, reason)  # type: ignore[arg-type]
+    for cell in cells:
+        if results.valid(cell):
+            if not any(session.metrics.get(claim.metric) for session in results.valid(cell)):
+                first = results.valid(cell)[0]
+                return Verdict("no value", f"{first.name}: {first.missing.get(claim.metric, f'no {claim.metric}')}")
+        elif sessions := results.of(cell):
+            first = sessions[0]
+            return Verdict(first.outcome, f"{first.name}: {first.first_reason}")  # type: ignore[arg-type]
+    return None
 
 
 def _verdict(claim: Claim, results: Results) -> Verdict:

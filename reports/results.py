@@ -43,6 +43,12 @@ class Session:
         return f"{self.cell} s{self.index}"
 
     @property
+    def first_reason(self) -> str:
+        """The first of the reasons why it is no result; of a failed one the only one."""
+        reasons = self.measured.get("validity", {}).get("reasons") or ()
+        return str(reasons[0]) if self.outcome == "invalid" and reasons else self.reason
+
+    @property
     def started_unix_s(self) -> float:
         """When it began."""
         return float(self.status.get("started_unix_s") or 0.0)

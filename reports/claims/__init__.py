@@ -2,6 +2,6 @@
 
 from reports.claims.catalog import claims
 from reports.claims.claim import Cell, Claim
-from reports.claims.verdict import Verdict, judge
+from reports.claims.verdict import WITHOUT_VALUE, Verdict, judge
 
-__all__ = ["Cell", "Claim", "Verdict", "claims", "judge"]
+__all__ = ["WITHOUT_VALUE", "Cell", "Claim", "Verdict", "claims", "judge"]

@@ -18,9 +18,12 @@ from reports.claims.claim import Claim
 
 Outcome = Literal[
     "reproduced", "higher", "lower", "inconclusive", "indicative", "not comparable", "not run", "not applicable",
-    "not built", "differs",
+    "not built", "invalid", "failed", "no value", "differs",
 ]  # fmt: skip
-"""`not applicable` and `not built` are said of rows that cannot run where the sessions ran, never by `judge`."""
+"""`not applicable` and `not built` are said of rows that cannot run where the sessions ran, `invalid`, `failed` and
+`no value` of rows that ran and have none; never by `judge`."""
+WITHOUT_VALUE: tuple[Outcome, ...] = ("not run", "not applicable", "not built", "invalid", "failed", "no value")
+"""What is said of a claim for which there is no value of ours."""
 
 DECIDING_SESSIONS = 5
 """Fewer sessions of a cell are a quick look: their interval is shown, and they decide nothing."""

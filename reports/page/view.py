@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from reports.claims import WITHOUT_VALUE
 from reports.figures.figure import Drawn
 from reports.headline import Card
 from reports.tables.table import ABSENT, Table
@@ -172,5 +173,6 @@ def card_view(card: Card) -> dict[str, str]:
         "ours": ABSENT if verdict.value is None else f"{verdict.value:.2f}x",
         "interval": interval,
         "outcome": verdict.outcome,
+        "why": verdict.reason.rstrip(".") if verdict.outcome in WITHOUT_VALUE and verdict.outcome != "not run" else "",
         "state": "Sessions: " + card.state,
     }

@@ -299,3 +299,26 @@ def test_one_value_never_mixes_two_states_of_the_code(tmp_path):
     assert (ours.sessions, ours.value) == (2, pytest.approx(220.0))
     assert [session.name for session in material.results.superseded] == [f"{cell} s0"]
     assert any("older code" in note for note in headline(material).notes)
+
+
+def test_a_headline_whose_sessions_are_invalid_says_so_and_names_the_first_reason(tmp_path):
+    tree = ResultTree(tmp_path, "bad", REAL)
+    rate = {"output_tok_s": NEVER[0]}
+    reasons = ("errors: 3 of 8 requests failed", "cached: 0.2 is below 0.9")
+    tree.add("integrated/optimized/sp0", metrics=rate, verdict="INVALID", reasons=reasons)
+    tree.add("integrated/baseline/sp0", metrics={"output_tok_s": 2000.0})
+    died = {"status": "failed", "kind": "died", "reason": "d0 died with exit code 7"}
+    tree.add("integrated/baseline/sp50", metrics=None, status=died)
+    tree.add("integrated/baseline/sp93_75", metrics={"ttft_mean_s": 1.0})
+    assert main([str(tree.folder)]) == 0
+    head = headline(collect(load_results(tree.folder)))
+    verdicts = {card.title: (card.held.verdict.outcome, card.held.verdict.reason) for card in head.cards}
+    assert verdicts["3P1D, 0 % shared"] == ("invalid", "integrated/optimized/sp0 s0: errors: 3 of 8 requests failed")
+    assert verdicts["3P1D, 50 % shared"] == ("failed", "integrated/baseline/sp50 s0: d0 died with exit code 7")
+    assert verdicts["3P1D, 93.75 %"] == ("no value", "integrated/baseline/sp93_75 s0: no output_tok_s")
+    assert verdicts["Decode"][0] == "not run"
+    assert head.answer.startswith("Not answered: what was run is invalid or failed")
+    page = text_of((tree.folder / "report.html").read_text())
+    first = page[: page.index("What gets worse")]
+    assert "invalid integrated/ optimized/ sp0 s0: errors: 3 of 8 requests failed." in " ".join(first.split())
+    assert first.count("not run") == 2 + 1, "prefill and decode, and their count in the sentence"
