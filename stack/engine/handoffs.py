@@ -30,6 +30,10 @@ class Side(Protocol):
         """Act on what happened, before the next step is planned."""
         ...
 
+    def listen(self) -> None:
+        """Act on what happened, while a step runs behind which the next one is queued already."""
+        ...
+
     def after_step(self) -> None:
         """Hand over what a step finished."""
         ...
@@ -70,6 +74,9 @@ class NoSide:
         if self._admit is not None:
             for request in self._scheduler.reserve():
                 self._scheduler.arrived(request, self._admit(request), request.num_cached)
+
+    def listen(self) -> None:
+        """Nobody to hear."""
 
     def after_step(self) -> None:
         """Nothing to hand over."""
@@ -118,6 +125,10 @@ class PrefillSide:
 
     def before_plan(self) -> None:
         """Finish what was sent, end what failed."""
+        self.listen()
+
+    def listen(self) -> None:
+        """The same; nothing of it changes what a step under way reads."""
         for event in self._handoff.poll():
             if isinstance(event, Sent) and (request := self._rooms.pop(event.room, None)):
                 request.transfer = timing_of(event.stats)
@@ -207,10 +218,14 @@ class DecodeSide:
         """Take in arrivals every `polling_interval` steps, and reserve for who fits now."""
         self._polls += 1
         if self._polls % self._polling_interval == 0 or not self._scheduler.num_under_way:
-            for event in self._handoff.poll():
-                self._take(event)
-        for request in self._scheduler.reserve():
-            self._reserve(request)
+            self._take_events()
+        self._reserve()
+
+    def listen(self) -> None:
+        """Take in arrivals: the first token of each goes out now, its row joins the next batch that is planned. Reserve
+        for who fits now."""
+        self._take_events()
+        self._reserve()
 
     def after_step(self) -> None:
         """Nothing to hand over."""
@@ -245,14 +260,19 @@ class DecodeSide:
         """Say good-bye."""
         self._handoff.close()
 
-    def _reserve(self, request: Request) -> None:
-        bootstrap, lease = request.bootstrap, request.lease
-        assert bootstrap and lease
-        size = self._scheduler.memory.page_size
-        first, end = lease.hit_tokens // size, self._scheduler.memory.pages_for(request.num_prompt)
-        self._handoff.reserve(
-            bootstrap, request.rid, lease.hit_tokens, lease.pages[first:end], request.slot, request.num_prompt
-        )
+    def _take_events(self) -> None:
+        for event in self._handoff.poll():
+            self._take(event)
+
+    def _reserve(self) -> None:
+        for request in self._scheduler.reserve():
+            bootstrap, lease = request.bootstrap, request.lease
+            assert bootstrap and lease
+            first = lease.hit_tokens // self._scheduler.memory.page_size
+            end = self._scheduler.memory.pages_for(request.num_prompt)
+            self._handoff.reserve(
+                bootstrap, request.rid, lease.hit_tokens, lease.pages[first:end], request.slot, request.num_prompt
+            )
 
     def _take(self, event: Arrived | Failed | Released) -> None:
         request = self._rooms.get(event.room)

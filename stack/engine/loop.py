@@ -1,7 +1,8 @@
 """The loop of one worker: plan a step, launch it, take in the results of the step before.
 
 With `scheduler.overlap` the host plans and launches step n + 1 while the device still runs step n, and takes in step
-n's tokens after that; without, each step is taken in before the next is planned. Knows no sockets.
+n's tokens after that; without, each step is taken in before the next is planned. While the host waits for step n and
+the device has step n + 1 before it, `listen` may act on what happens elsewhere. Knows no sockets.
 """
 
 import time
@@ -18,6 +19,10 @@ class LaunchedStep(Protocol):
     @property
     def plan(self) -> StepPlan:
         """What it runs."""
+        ...
+
+    def is_done(self) -> bool:
+        """Whether `collect` would return at once."""
         ...
 
 
@@ -46,11 +51,15 @@ class Loop(Generic[Launched]):
         *,
         overlap: bool,
         on_step: Callable[[StepPlan, StepResult], None] | None = None,
+        listen: Callable[[], None] | None = None,
     ) -> None:
+        """`listen` is called again and again while a step is waited for behind which another one is queued. It waits
+        a millisecond or until something happens, and may call the scheduler but for `plan` and `process`."""
         self.scheduler = scheduler
         self._runner = runner
         self._overlap = overlap
         self._on_step = on_step
+        self._listen = listen
         self._under_way: Launched | None = None
         self.host_s: dict[str, float] = {}
         """Seconds that parts of the last turn took on the host."""
@@ -75,6 +84,9 @@ class Loop(Generic[Launched]):
 
     def _take_in(self, launched: Launched) -> None:
         begun_s = time.perf_counter()
+        if self._listen is not None and self._under_way is not None:
+            while not launched.is_done():
+                self._listen()
         result = self._runner.collect(launched)
         waited_s = time.perf_counter()
         self.scheduler.process(result)

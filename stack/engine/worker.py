@@ -1,7 +1,8 @@
 """The worker process of an instance: its loop, fed by messages from the HTTP process.
 
 One thread, one DEALER socket. It sleeps in the poller when nothing can run, and looks at the socket without waiting
-while something can. Knows no HTTP.
+while something can. A side of a hand-off also hears while the device works, so that neither memory for a request nor
+its first token waits for a step. Knows no HTTP.
 """
 
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from stack.scheduler import Request
 
 _IDLE_S = 1.0
 _EXPIRE_EVERY_S = 0.25
+_LISTEN_MS = 1
+"""How late at most the end of a step is seen while the next one runs already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,14 @@ class Worker:
         self.instance: Instance = build_instance(config, self.clock)
         self.scheduler = self.instance.scheduler
         self.side, self.meeting = open_side(self.instance, self.clock)
+        events = self.side.fileno()
+        listens = events is not None and config.scheduler.polling_interval == 1
         self.loop = Loop(
-            self.scheduler, self.instance.runner, overlap=config.scheduler.overlap, on_step=self._after_step
+            self.scheduler,
+            self.instance.runner,
+            overlap=config.scheduler.overlap,
+            on_step=self._after_step,
+            listen=self._listen if listens else None,
         )
         self._log = StepLog(Path(config.server.engine_log), self.scheduler) if config.server.engine_log else None
         self._profiler = StepProfiler(torch.device(config.model.device))
@@ -59,7 +68,7 @@ class Worker:
         self._socket.connect(address)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
-        if (events := self.side.fileno()) is not None:
+        if events is not None:
             self._poller.register(events, zmq.POLLIN)
 
     def run(self) -> int:
@@ -89,11 +98,9 @@ class Worker:
         self._expire()
         is_busy = self.loop.turn()
         self.side.after_step()
-        for message in self.scheduler.take_messages():
-            self._say(message)
-            is_busy = True
+        has_said = self._say_all()
         self._answer_flushes()
-        return is_busy
+        return is_busy or has_said
 
     def close(self) -> None:
         """Stop transfers, then the device."""
@@ -173,6 +180,19 @@ class Worker:
     def _sleep_s(self) -> float:
         now_s = self.clock.now_s()
         return max(min([now_s + _IDLE_S, *(flush.until_s for flush in self._flushes)]) - now_s, 0.001)
+
+    def _listen(self) -> None:
+        """Wait a moment for requests and for the other side of a hand-off, while a step runs; act on what comes."""
+        if self._poller.poll(_LISTEN_MS):
+            self._hear()
+            self.side.listen()
+            self._say_all()
+
+    def _say_all(self) -> bool:
+        said = self.scheduler.take_messages()
+        for message in said:
+            self._say(message)
+        return bool(said)
 
     def _say(self, message: messages.FromWorker) -> None:
         self._socket.send(messages.encode(message))

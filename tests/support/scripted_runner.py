@@ -18,7 +18,9 @@ class Row:
 
 
 class ScriptedRunner:
-    """Runs plans at once; results wait until they are collected."""
+    """Runs plans at once; results wait until they are collected. A step is done after `num_looks` looks at it."""
+
+    num_looks = 0
 
     def __init__(self, page_size: int, draw, *, width: int = 1, max_rows: int = 1 << 30, max_tokens: int = 1 << 30):
         self.page_size = page_size
@@ -44,7 +46,7 @@ class ScriptedRunner:
             self.snapshots[target] = self.rows[source].length
         self.kinds.append(plan.kind)
         self.plans.append(plan)
-        return _Launched(plan, StepResult(step=plan.step, tokens=tokens, device_s=0.0))
+        return _Launched(plan, StepResult(step=plan.step, tokens=tokens, device_s=0.0), self.num_looks)
 
     def receive(self, slot: int, pages: list[int], length: int) -> None:
         """A transfer wrote a request's cache."""
@@ -115,3 +117,8 @@ class ScriptedRunner:
 class _Launched:
     plan: StepPlan
     result: StepResult
+    num_looks: int
+
+    def is_done(self) -> bool:
+        self.num_looks -= 1
+        return self.num_looks < 0

@@ -198,12 +198,32 @@ def test_decode_holds_no_more_requests_than_the_limit_and_the_extra_ones(pair):
         assert one.d.tokens[str(i)] == expected_tokens(prompt, 12, VOCAB)
 
 
+@pytest.mark.parametrize(("overlap", "interval", "waits"), [(True, 1, False), (True, 2, True), (False, 1, True)])
+def test_a_first_token_waits_for_no_step_where_the_next_one_is_queued(pair, overlap, interval, waits):
+    step_s = 0.4
+    one = pair(decode={"scheduler__overlap": overlap, "scheduler__polling_interval": interval})
+    one.d.worker.instance.runner._prefill._model.delay_s = step_s
+    one.ask("running", [5, 6, 7], 12)
+    one.d.hear(messages.Tokens)
+    rids = ["a", "b", "c"]
+    for rid in rids:
+        one.ask(rid, [8, 9, 10], 2)
+        while rid not in one.d.tokens:
+            one.d.receive()
+    one.finish("running", *rids)
+    timings = [one.d.last[rid].timing for rid in rids]
+    handoffs_s = [timing["transfer_arrived_at_s"] - timing["transfer_last_at_s"] for timing in timings]
+    assert (max(handoffs_s) > step_s / 2) == waits, handoffs_s
+    one.check_empty()
+
+
 @pytest.mark.parametrize("prefix", ["none", "kv_radix"])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_decode_that_runs_out_of_pages_swaps_and_resumes_with_the_same_tokens(pair, prefix, overlap):
     one = pair(decode={"cache__prefix": prefix, "scheduler__overlap": overlap, "scheduler__reserve_output_tokens": 1})
     memory = one.d.worker.scheduler.memory
     num_free = 16
+    one.d.worker.instance.runner._prefill._model.delay_s = 0.03  # all have come before the first is done
     hold = memory.cache.admit(memory.cache.keys([]), num_tokens=16 * (memory.cache.pages.num_free - num_free))
     asked = prompts(6, seed=8, shared=16, most=20)
     for i, prompt in enumerate(asked):

@@ -64,7 +64,9 @@ class Bench:
         assert not cache.leases
 
 
-def build(*, num_pages=32, num_slots=12, max_running=6, max_context=256, draw=None, width=1, **settings) -> Bench:
+def build(
+    *, num_pages=32, num_slots=12, max_running=6, max_context=256, draw=None, width=1, listen=None, **settings
+) -> Bench:
     plain = {
         "cache.page_size": 8,
         "scheduler.chunk_tokens": 32,
@@ -91,7 +93,8 @@ def build(*, num_pages=32, num_slots=12, max_running=6, max_context=256, draw=No
         max_rows=max_running,
         max_tokens=config.scheduler.chunk_tokens,
     )
-    return Bench(scheduler, runner, Loop(scheduler, runner, overlap=config.scheduler.overlap), clock)
+    loop = Loop(scheduler, runner, overlap=config.scheduler.overlap, listen=listen)
+    return Bench(scheduler, runner, loop, clock)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Random lives of requests: whatever happens, plans are sound and every page and slot comes back.
 
 The decode instance's peer is played here: a reserved request arrives, fails or is cancelled, and its memory is let go
-of later, as a transfer would.
+of later, as a transfer would; between two turns of the loop, and in the middle of one, while a step runs.
 """
 
 import random
@@ -71,11 +71,12 @@ def test_every_life_ends_and_returns_its_memory(actions, seed, overlap, prefix, 
     live(build, actions, seed, overlap=overlap, prefix=prefix, width=width, num_pages=num_pages, num_slots=num_slots)
 
 
+EVENTS = st.tuples(st.sampled_from(["arrive", "fail", "let_go", "abort"]), st.integers(0, 10))
 TRANSFERS = st.lists(
     st.one_of(
         st.tuples(st.just("ask"), st.integers(1, 90), st.integers(0, 30), st.integers(0, 3)),
-        st.tuples(st.sampled_from(["arrive", "fail", "let_go", "abort"]), st.integers(0, 10)),
-        st.tuples(st.just("turns"), st.integers(1, 6)),
+        EVENTS,
+        st.tuples(st.just("turns"), st.integers(1, 6), st.lists(EVENTS, max_size=3)),
     ),
     max_size=80,
 )
@@ -118,7 +119,21 @@ class Peer:
 
 
 def receive(bench, actions, *, overlap, prefix, width, num_pages, num_slots, extra):
+    heard: list[tuple[str, int]] = []
+
+    def happen(name, at):
+        if name != "abort":
+            getattr(peer, name)(at)
+        elif asked:
+            peer.abort(asked[at % len(asked)])
+
+    def listen():
+        if heard:
+            happen(*heard.pop())
+        peer.reserve()
+
     one = bench(
+        listen=listen,
         num_pages=num_pages,
         num_slots=num_slots,
         max_running=4,
@@ -129,6 +144,7 @@ def receive(bench, actions, *, overlap, prefix, width, num_pages, num_slots, ext
         cache__prefix=prefix,
         cache__swap_bytes=60,
     )
+    one.runner.num_looks = 3
     peer = Peer(one)
     asked: list[str] = []
     book = one.scheduler.book
@@ -140,14 +156,13 @@ def receive(bench, actions, *, overlap, prefix, width, num_pages, num_slots, ext
                 asked.append(one.ask(prompt, count))
             except RequestError as error:
                 assert "instance has" in str(error)
-        elif action[0] == "abort":
-            if asked:
-                peer.abort(asked[action[1] % len(asked)])
         elif action[0] == "turns":
+            heard[:] = action[2]
             for _ in range(action[1]):
                 one.turn()
+                peer.reserve()
         else:
-            getattr(peer, action[0])(action[1])
+            happen(*action)
         peer.reserve()
         assert len(book.running) <= 4
         assert book.num_holding <= 4 + extra
