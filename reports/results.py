@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reports.claims import Cell
+from reports.counted import WhatRan, counted, started_unix_s, what_ran
 from reports.derived import derived_metrics
 from reports.engine_log import Line, step_lines
 from reports.json_files import ALTERED, is_altered, json_of, read_object
@@ -51,12 +52,12 @@ class Session:
     @property
     def started_unix_s(self) -> float:
         """When it began."""
-        return float(self.status.get("started_unix_s") or 0.0)
+        return started_unix_s(self.status)
 
     @property
-    def what_ran(self) -> tuple[str | None, str | None]:
+    def what_ran(self) -> WhatRan:
         """Digests of its plan, prompts aside, and of the code."""
-        return self.status.get("key"), self.status.get("measured_code")
+        return what_ran(self.status)
 
     @property
     def newer(self) -> str:
@@ -94,7 +95,7 @@ class Results:
 
     def valid(self, cell: Cell) -> list[Session]:
         """The sessions of a cell that may be shown as numbers: valid ones, of the code and settings of the newest."""
-        return _of_the_newest([session for session in self.of(cell) if session.outcome == "ok"])
+        return counted(session for session in self.of(cell) if session.outcome == "ok")
 
     @property
     def superseded(self) -> list[Session]:
@@ -143,14 +144,8 @@ def cell_elsewhere(folder: Path, cell: Cell, like: Session) -> tuple[str, list[S
         files = sorted(other.glob(f"{cell}/s*/status.json"), key=_place) if other != folder else []
         sessions = [session for file in files if (session := _session(file.parent)).outcome == "ok"]
         if alike := [session for session in sessions if _kind(session) == _kind(like)]:
-            return other.name, _of_the_newest(alike)
+            return other.name, counted(alike)
     return "", []
-
-
-def _of_the_newest(sessions: list[Session]) -> list[Session]:
-    """Those that ran the code and settings of the newest one."""
-    newest = max(sessions, key=lambda session: session.started_unix_s, default=None)
-    return [session for session in sessions if newest and session.what_ran == newest.what_ran]
 
 
 def _kind(session: Session) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from workflows import measure
 from workflows.catalog import Catalog, nearest
 from workflows.errors import CatalogError, WorkflowError
 from workflows.identity import measured_code
-from workflows.overview import Outcome, outcomes
+from workflows.overview import Outcome, outcomes, outcomes_of_cell
 from workflows.plan import Plan, difference, read_plan
 from workflows.planner import plan_session
 from workflows.standing import newer_words, place, take_away
@@ -155,6 +155,8 @@ def why(folder: Path, catalog: Catalog) -> list[str]:
     now = measured_code(old.cell.engine, catalog.testbed(testbed).platform)
     if code and code != now:
         reasons.append(f"the code it ran has changed ({code} -> {now})")
+    here = [one for one in outcomes_of_cell(folder.parent) if one.folder == folder]
+    reasons += [f"it is {one.superseded}" for one in here if one.superseded and not reasons]
     return reasons
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from reports.counted import WhatRan, counted, started_unix_s, what_ran
 from reports.json_files import ALTERED, is_altered, unreadable
 from workflows.catalog import Catalog
 from workflows.resolution import Resolution
@@ -36,6 +37,20 @@ class Outcome:
     """Why it is no result, or what a result does not say."""
     newer: str = ""
     """A newer attempt than the one that stands, and why it is no result."""
+    superseded: str = ""
+    """Of a valid result that is in no number, the newer session of its cell that is."""
+    status: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """`status.json`; empty where it cannot be read."""
+
+    @property
+    def started_unix_s(self) -> float:
+        """When it began."""
+        return started_unix_s(self.status)
+
+    @property
+    def what_ran(self) -> WhatRan:
+        """Digests of its plan, prompts aside, and of the code."""
+        return what_ran(self.status)
 
     @property
     def testbed(self) -> str:
@@ -49,20 +64,41 @@ class Outcome:
 
 
 def outcomes(results: Path) -> Iterator[Outcome]:
-    """Every session that has a status, in order of its place."""
-    for path in sorted(results.glob("*/*/*/*/s*/status.json")):
-        try:
-            status = read_json(path)
-        except ValueError:
-            yield Outcome(path.parent, {}, "INVALID", "", None, "status.json is cut short; run the session again")
-            continue
-        if not isinstance(status, dict) or not {"status", "cell"} <= status.keys():
-            yield Outcome(path.parent, {}, "INVALID", "", None, "status.json is no status; run the session again")
-            continue
-        yield _outcome(path.parent, status)
+    """Every session that has a status, cell by cell, in order of its place."""
+    for cell in sorted({path.parent.parent for path in results.glob("*/*/*/*/s*/status.json")}):
+        yield from outcomes_of_cell(cell)
 
 
-def _outcome(folder: Path, status: dict[str, Any]) -> Outcome:
+def outcomes_of_cell(cell: Path) -> list[Outcome]:
+    """Every session of one cell's folder that has a status, by number; a valid one that is in no number says why."""
+    files = sorted(cell.glob("s*/status.json"), key=lambda path: (len(path.parent.name), path.parent.name))
+    found = [_outcome(path.parent) for path in files]
+    valid = [outcome for outcome in found if outcome.verdict == "VALID"]
+    shown = counted(valid)
+    return [_superseded(one, shown[-1]) if one in valid and one not in shown else one for one in found]
+
+
+def _superseded(outcome: Outcome, by: Outcome) -> Outcome:
+    words = f"in no number: {by.folder.name} is newer and ran other {differs(outcome.what_ran, by.what_ran)}"
+    return dataclasses.replace(outcome, superseded=words)
+
+
+def differs(one: WhatRan, other: WhatRan) -> str:
+    """`settings`, `code` or both: in what two sessions differ."""
+    return " and ".join(word for word, a, b in zip(("settings", "code"), one, other, strict=True) if a != b)
+
+
+def _outcome(folder: Path) -> Outcome:
+    try:
+        status = read_json(folder / "status.json")
+    except ValueError:
+        return Outcome(folder, {}, "INVALID", "", None, "status.json is cut short; run the session again")
+    if not isinstance(status, dict) or not {"status", "cell"} <= status.keys():
+        return Outcome(folder, {}, "INVALID", "", None, "status.json is no status; run the session again")
+    return dataclasses.replace(_judged(folder, status), status=status)
+
+
+def _judged(folder: Path, status: dict[str, Any]) -> Outcome:
     try:
         body = read_json(folder / "metrics.json")
     except FileNotFoundError:
@@ -102,7 +138,7 @@ def result_table(found: Iterable[Outcome], catalog: Catalog) -> Table:
         value = f"{_digits(outcome.value)} {outcome.metric}" if outcome.value is not None else ""
         style = {"VALID": "green", "INVALID": "red"}.get(outcome.verdict, "yellow")
         testbed = str(outcome.cell.get("testbed") or outcome.testbed)
-        why = outcome.reason or outcome.newer
+        why = "; ".join(filter(None, (outcome.reason, outcome.newer, outcome.superseded)))
         table.add_row(testbed, f"{suite}/{row} {workload}", session, Text(outcome.verdict, style), value, why)
     return table
 

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from reports.counted import WhatRan
 from workflows.blocks import order
 from workflows.catalog import Catalog, CatalogRow, load_catalog, nearest
 from workflows.data import fault, way_to
@@ -146,6 +147,12 @@ class Selection:
         plan = self.plan(wildcards)
         platform = self.catalog.testbed(self.testbed).platform
         return f"{MEASURE_VERSION}-{measured_code(plan.cell.engine, platform)}"
+
+    def what_runs(self, folder: str) -> WhatRan:
+        """What the session in that folder would run today, as its `status.json` would say it."""
+        _, suite, row, workload, _ = folder.split("/")
+        plan = self.plan({"suite": suite, "row": row, "workload": workload, "session": "0"})
+        return plan.key, measured_code(plan.cell.engine, self.catalog.testbed(self.testbed).platform)
 
     def place(self, wildcards: Mapping[str, str]) -> int:
         """Priority of a session: the earlier in its block, the higher."""

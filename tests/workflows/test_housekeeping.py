@@ -2,33 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from reports.json_files import sealed
+from tests.support.session_folder import session
 from workflows import housekeeping
 from workflows.catalog import load_catalog
 from workflows.errors import WorkflowError
-from workflows.identity import measured_code
 from workflows.plan import Plan
 from workflows.planner import plan_session
 from workflows.standing import finished
 from workloads.files import read_json, write_json
-
-
-def session(folder: Path, plan: Plan, *, started: float = 1.0, status: str = "ok", verdict: str = "VALID") -> Path:
-    """A session's folder as the supervisor and the metrics leave it."""
-    kind = None if status == "ok" else "server_died"
-    body: dict[str, Any] = {"status": status, "kind": kind, "reason": "it died", "cell": plan.cell.model_dump(),
-                            "key": plan.key, "started_unix_s": started,
-                            "measured_code": measured_code("stack", "cpu")}  # fmt: skip
-    metrics = {"validity": {"verdict": verdict, "reasons": []}, "metric": plan.metric, "metrics": {plan.metric: 10.0}}
-    write_json(folder / "plan.json", plan.to_json())
-    write_json(folder / "status.json", body)
-    write_json(folder / "metrics.json", metrics)
-    (folder / "requests.parquet").write_text("records")
-    return folder
 
 
 @pytest.fixture
@@ -165,3 +150,9 @@ def test_why_says_that_the_code_changed(tmp_path: Path, plan: Plan) -> None:
     write_json(folder / "status.json", read_json(folder / "status.json") | {"measured_code": "000000000000"})
     (reason,) = housekeeping.why(folder, load_catalog())
     assert reason.startswith("the code it ran has changed (000000000000 -> ")
+
+
+def test_why_says_that_a_newer_session_of_other_code_is_counted_instead(tmp_path: Path, plan: Plan) -> None:
+    folder = session(tmp_path / "s0", plan)
+    session(tmp_path / "s1", plan, started=2.0, code="another")
+    assert housekeeping.why(folder, load_catalog()) == ["it is in no number: s1 is newer and ran other code"]
