@@ -12,9 +12,11 @@ from rich.console import Console
 from workflows.catalog import load_catalog
 from workflows.errors import WorkflowError
 from workflows.overview import Outcome, outcomes, result_table
+from workflows.preview import Preview, cell_words, grouped, jobs, session_words
 from workflows.provenance import gpu_uuids
 from workflows.runner import PROFILE, dry_run, run_snakemake
 from workflows.standing import take_away
+from workflows.still_needed import outdated_plans, uncounted
 from workflows.supervisor.devices import check_there
 from workflows.targets import Selection
 
@@ -47,23 +49,37 @@ class Campaign:
         if not folders:
             raise WorkflowError(f"nothing of this selection runs on {selection.testbed}; the reasons are above")
         if is_dry:
-            out.print(dry_run(self._targets(selection, with_report), self._config()), highlight=False)
+            self._preview(selection, out, is_forced=force, with_report=with_report)
             return 0
         if not self.profile:
             _require_gpus(selection)
-        if force:
-            for folder in folders:
-                take_away(ROOT / "results" / folder)
         err.print(f"{len(folders)} sessions selected on {selection.testbed}", highlight=False)
         code = run_snakemake(
-            self._targets(selection, with_report), self._config(), profile=self.profile or PROFILE,
-            arguments=("--quiet", "all") if not self.profile else (),
+            self._targets(selection, with_report), self._config(), lambda: _plans_anew(selection, err, force=force),
+            profile=self.profile or PROFILE, arguments=("--quiet", "all") if not self.profile else (),
         )  # fmt: skip
         found = [o for o in outcomes(ROOT / "results") if _place(o) in set(folders)]
         if code not in (0, 130) and not found:
-            dry_run(self._targets(selection, with_report), self._config())  # raises where nothing could be planned
+            dry_run(self._targets(selection, with_report), self._config(), ())  # raises where nothing could be planned
         out.print(result_table(found, selection.catalog))
-        return _verdict(code, found, folders, err)
+        return _verdict(code, found, folders, err, force=force)
+
+    def _preview(self, selection: Selection, out: Console, *, is_forced: bool, with_report: bool) -> None:
+        results = ROOT / "results"
+        whys = (
+            dict.fromkeys(selection.folders, "asked for with --force") if is_forced else uncounted(selection, results)
+        )
+        anew = [_plan_of(folder) for folder in (*whys, *outdated_plans(selection, results))]
+        said = dry_run(self._targets(selection, with_report), self._config(), anew)
+        log = ROOT / "logs" / selection.folder / "dry_run.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(said, encoding="utf-8")
+        preview = Preview(selection.folders, jobs(said), results, whys)
+        if preview.sessions:
+            out.print(preview.table())
+        for line in preview.lines():
+            out.print(line, highlight=False, soft_wrap=True)
+        out.print(f"Snakemake's own words: {log.relative_to(ROOT)}", highlight=False, soft_wrap=True, style="dim")
 
     def _selection(self) -> Selection:
         return Selection(self._values(), load_catalog())
@@ -102,14 +118,33 @@ def _require_gpus(selection: Selection) -> None:
         )
 
 
+def _plans_anew(selection: Selection, err: Console, *, force: bool) -> list[str]:
+    """Plans to write again and with them sessions to measure again, after saying which do not count and why."""
+    results = ROOT / "results"
+    if force:
+        for folder in selection.folders:
+            take_away(results / folder)
+    needed = uncounted(selection, results)
+    for folders, why in grouped(needed):
+        verb = "does" if len(folders) == 1 else "do"
+        sessions = f"{cell_words(folders[0])} {session_words(folders)}"
+        err.print(f"{sessions} {verb} not count ({why}): measured again", highlight=False, soft_wrap=True)
+    return [_plan_of(folder) for folder in (*needed, *outdated_plans(selection, results))]
+
+
+def _plan_of(folder: str) -> str:
+    return f"results/{folder}/plan.json"
+
+
 def _place(outcome: Outcome) -> str:
     return outcome.folder.relative_to(ROOT / "results").as_posix()
 
 
-def _verdict(code: int, found: list[Outcome], folders: list[str], err: Console) -> int:
+def _verdict(code: int, found: list[Outcome], folders: list[str], err: Console, *, force: bool) -> int:
     if code == 130:
         kept = f"{len(found)} of {len(folders)} sessions are finished and kept"
-        err.print(f"interrupted; {kept}, and the same command continues", highlight=False)
+        how = "the same command without --force continues" if force else "the same command continues"
+        err.print(f"interrupted; {kept}, and {how}", highlight=False)
         return 130
     invalid = [outcome for outcome in found if not outcome.is_good]
     missing = len(folders) - len(found)

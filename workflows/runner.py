@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -27,13 +27,22 @@ PROFILE = "workflows/profiles/default"
 
 
 def run_snakemake(
-    targets: Sequence[str], config: Sequence[str], *, profile: str = PROFILE, arguments: Sequence[str] = ()
+    targets: Sequence[str],
+    config: Sequence[str],
+    anew: Callable[[], Sequence[str]],
+    *,
+    profile: str = PROFILE,
+    arguments: Sequence[str] = (),
 ) -> int:
-    """Bring the targets up to date; returns Snakemake's exit code, 130 when interrupted. Raises WorkflowError."""
+    """Bring the targets up to date; returns Snakemake's exit code, 130 when interrupted. Raises WorkflowError.
+
+    `anew` names files to make again although they are there; it is asked when results that an earlier run took away
+    have been put back.
+    """
     with _claim() as lock:
         _drop_stale_lock(config)
         _put_back()
-        command = [*_snakemake(profile, targets), *arguments, "--config", *config]
+        command = [*_snakemake(profile, targets), *arguments, *_forced(anew()), "--config", *config]
         try:
             return _run(command, lock)
         finally:
@@ -57,9 +66,13 @@ def _snakemake(profile: str, targets: Sequence[str] = ()) -> list[str]:
     return [sys.executable, "-m", "snakemake", *targets, *files]
 
 
-def dry_run(targets: Sequence[str], config: Sequence[str]) -> str:
+def _forced(files: Sequence[str]) -> list[str]:
+    return ["--forcerun", *files] if files else []
+
+
+def dry_run(targets: Sequence[str], config: Sequence[str], anew: Sequence[str]) -> str:
     """What Snakemake would do and why, as it says it. Raises WorkflowError with its complaint when it cannot."""
-    command = [*_snakemake(PROFILE, targets), "--dry-run", "--nolock", "--config", *config]
+    command = [*_snakemake(PROFILE, targets), "--dry-run", "--nolock", *_forced(anew), "--config", *config]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise WorkflowError(f"Snakemake cannot plan this: {_complaint(done.stdout + done.stderr)}")

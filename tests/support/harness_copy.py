@@ -61,8 +61,11 @@ def _metrics(folder, status):
             "passes": [], "metrics_missing": {}}
     return body | {"metrics" if ok else "diagnostics": {"output_tok_s": value} if ok else {}}
 
+def main(arguments):
+    measure(pathlib.Path(arguments[0]))
+
 if __name__ == "__main__":
-    measure(pathlib.Path(sys.argv[1]))
+    main(sys.argv[1:])
 """
 BUILD = "def ensure_model(facts): pass\n"
 

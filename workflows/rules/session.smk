@@ -13,7 +13,6 @@ rule session:
     params:
         cell=selection.cell_key,
         measures=selection.measured_by,
-        on_failure=selection.on_failure,
         folder=subpath(output[0], parent=True),
     shell:
-        "exec {PYTHON} -m workflows.session {input.plan} {params.folder} --on-failure {params.on_failure} --log {log}"
+        "exec {PYTHON} -m workflows.session {input.plan} {params.folder} --on-failure {selection.on_failure} --log {log}"
