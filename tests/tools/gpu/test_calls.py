@@ -111,10 +111,10 @@ def test_packages_lie_in_one_folder_and_are_unpacked_anew_only_when_they_changed
             archive.addfile(entry, io.BytesIO(text))
         return data.getvalue()
 
-    first = run._unpacked(packed(b"one"))
+    first = run.unpacked(packed(b"one"))
     (first / "seen").touch()
-    assert run._unpacked(packed(b"one")) == first and (first / "seen").exists()
-    assert run._unpacked(packed(b"two")) == first and (first / "package.py").read_bytes() == b"two"
+    assert run.unpacked(packed(b"one")) == first and (first / "seen").exists()
+    assert run.unpacked(packed(b"two")) == first and (first / "package.py").read_bytes() == b"two"
     assert not (first / "seen").exists()
 
 

@@ -18,6 +18,16 @@ STAGES = {".source", ".ttir", ".ttgir", ".llir", ".ptx"}
 """Of a Triton kernel; only the cubin after them is loaded."""
 
 
+def caches(build: Path) -> dict[str, str]:
+    """The environment in which libraries keep what they compile in `build`."""
+    jit = build / "jit"
+    return {
+        "TRITON_CACHE_DIR": str(jit / "triton"),
+        "DG_JIT_CACHE_DIR": str(jit / "dg"),
+        "TILELANG_CACHE_DIR": str(jit / "tilelang"),
+    }
+
+
 def restore(archive: Path, build: Path) -> None:
     """Unpacks `archive`, where there is one, into the folder `build`."""
     for kind in KINDS:

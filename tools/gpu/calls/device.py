@@ -22,12 +22,14 @@ from pathlib import Path
 
 from tools.gpu.calls import compiled
 from tools.gpu.calls.run import GRACE_S, LEAVE_S
-from tools.gpu.calls.table import TABLE, read_calls
+from tools.gpu.calls.table import TABLE, read_calls, read_lists, stages_of
 
 PACKING_S = 12.0
 """Kept back at the end for putting the lanes' kernels together."""
 STARTING_S = 10.0
 """What a call takes before its first step: packages and kernels are unpacked."""
+LEAST_S = 20.0
+"""Less is no use to any step: a call that would have less for its first one is not begun."""
 MOST_LANES = 2
 
 
@@ -63,16 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     end_s = time.monotonic() + options.total_s - PACKING_S
     calls = read_calls(options.table)
-    stages = [stage.split("+") for stage in options.stages]
+    stages = [stage.split("+") for stage in stages_of(options.stages, read_lists(options.table))]
     names = [name for stage in stages for name in stage]
     if problem := _problem(stages, names, set(calls)):
         sys.stderr.write(f"error: {problem}\n")
         return 2
     lanes = [Lane(number, options.carry, options.table) for number in range(max(map(len, stages)))]
     work = Path(tempfile.mkdtemp(prefix="np1d-device-"))
-    codes = []
+    codes, left_out = [], []
     for stage in stages:
         left_s = end_s - time.monotonic()
+        if left_s < LEAVE_S + GRACE_S + STARTING_S + LEAST_S:
+            left_out += stage
+            continue
         started = []
         for lane, name in zip(lanes, stage, strict=False):
             total_s = min(left_s, sum(step.limit_s for step in calls[name].steps) + LEAVE_S + GRACE_S + STARTING_S)
@@ -82,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"-- {name}\n{(work / name).with_suffix('.log').read_text(errors='replace')}")
         sys.stdout.flush()
     _collect(names, work, options.out, lanes)
-    return 1 if any(codes) else 0
+    if left_out:
+        sys.stdout.write(f"-- not begun, for want of time: {', '.join(left_out)}\n")
+    return 1 if any(codes) or left_out else 0
 
 
 def _problem(stages: list[list[str]], names: list[str], known: set[str]) -> str:
@@ -110,8 +117,9 @@ def _collect(names: Sequence[str], work: Path, out: Path, lanes: Sequence[Lane])
     out.mkdir(parents=True, exist_ok=True)
     summaries = []
     for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            summaries.append(json.loads((work / name / "summary.json").read_text()))
+        summary = work / name / "summary.json"
+        body = json.loads(summary.read_text()) if summary.exists() else {"call": name, "steps": []}
+        summaries.append(body)
         for piece in sorted((work / name).glob("results.tar.xz.*")):
             shutil.copyfile(piece, out / f"{name}.tar.xz.{piece.suffix[1:]}")
     (out / "summary.json").write_text(json.dumps(summaries, indent=1) + "\n")
@@ -122,7 +130,9 @@ def _collect(names: Sequence[str], work: Path, out: Path, lanes: Sequence[Lane])
 def _parser() -> argparse.ArgumentParser:
     summary = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog="python3 -m tools.gpu.calls.device", description=summary)
-    parser.add_argument("stages", nargs="+", metavar="stage", help="CALL, or CALL+CALL for two GPUs at once")
+    parser.add_argument(
+        "stages", nargs="+", metavar="stage", help="CALL, CALL+CALL for two GPUs at once, or a list of calls.txt"
+    )
     parser.add_argument("--carry", type=Path, required=True, help="what `pack` wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder for what comes back")
     parser.add_argument("--total-s", type=float, default=580.0, help="time for everything")

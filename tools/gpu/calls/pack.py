@@ -2,23 +2,25 @@
 
 Packages in pieces of at most 24 MiB, the plans of the calls' sessions, the commit, this checkout's own files but
 weights (`tree.tar.xz`, so that what runs there is what was packed, whatever that machine has), compute-sanitizer where
-a step takes `{carry}/sanitizer.tar.xz`, and what earlier calls brought back into `build`: compiled kernels
-(`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages that are there already stay. Calls that name
-packages of their own get these alone and none of what came back, or these besides the others' where they are packed
-with calls that name none.
+a step takes `{carry}/sanitizer.tar.xz`, and what lies in `build`: kernels that `warm` or earlier calls compiled
+(`kernels.tar.xz`) and recorded routes (`routes.safetensors`). Packages are downloaded once and kept in
+`build/packages`. Calls that name packages of their own get these alone and none of what lies in `build`, or these
+besides the others' where they are packed with calls that name none.
 """
 
 import argparse
+import hashlib
 import json
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tools.gpu.calls.sanitizer import VERSIONS, pack_sanitizer
-from tools.gpu.calls.table import TABLE, read_calls
+from tools.gpu.calls.table import TABLE, Call, names_of, read_calls, read_lists, stages_of
 from workflows.errors import WorkflowError
 from workflows.plan import Plan
 from workflows.planner import plan_session
@@ -26,6 +28,7 @@ from workflows.provenance import packed
 from workloads.files import write_json
 
 ROOT = Path(__file__).resolve().parents[3]
+EARLIER = ("kernels.tar.xz", "routes.safetensors")
 PIECE_BYTES = 24 * 2**20
 TREE = ("stack", "workloads", "workflows", "tools", "reports", "tests", "envs", "Snakefile", "pyproject.toml")
 SERVE = (
@@ -37,48 +40,76 @@ PAIR = ("nixl==1.5.0", "nixl-cu13==1.5.0", "sglang-router==0.3.2", "setproctitle
 """What two instances need besides."""
 
 
+class LackingError(Exception):
+    """What calls need is not here; the message says how to get it."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Exit code 2 for a mistake of the user."""
+    """The command line. Exit code 2 for a mistake of the user, and for something that is lacking."""
     options = _parser().parse_args(arguments)
-    calls = read_calls(options.table)
-    if unknown := [name for name in options.calls if name not in calls]:
-        sys.stderr.write(f"error: no call {unknown[0]}; there are {', '.join(calls)}\n")
+    calls, lists = read_calls(options.table), read_lists(options.table)
+    names = list(dict.fromkeys(names_of(stages_of(options.calls, lists))))
+    if unknown := [name for name in names if name not in calls]:
+        sys.stderr.write(f"error: no call {unknown[0]}; there are {', '.join([*lists, *calls])}\n")
         return 2
-    carry, chosen = options.carry, [calls[name] for name in options.calls]
-    shutil.rmtree(carry / "plans", ignore_errors=True)
+    chosen = [calls[name] for name in names]
     try:
-        for name, step in ((call.name, step) for call in chosen for step in call.steps):
-            if step.kind == "session":
-                row, workload = step.arguments
-                testbed = options.testbed or calls[name].testbed
-                write_plan(carry, name, step.name, plan_session(row, workload, testbed_id=testbed))
-    except WorkflowError as error:
+        _fill(options.carry, chosen, options)
+    except (WorkflowError, LackingError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    total = sum(path.stat().st_size for path in options.carry.rglob("*") if path.is_file())
+    num_steps = sum(len(call.steps) for call in chosen)
+    sys.stderr.write(f"{options.carry}: {total / 2**20:.1f} MiB for {', '.join(names)}, {num_steps} steps\n")
+    return 0
+
+
+def _fill(carry: Path, calls: Sequence[Call], options: argparse.Namespace) -> None:
+    """Raises WorkflowError and LackingError, before anything is written that takes long."""
+    words = [word for call in calls for step in call.steps for word in step.arguments]
+    is_alone = all(call.packages for call in calls)
+    brought = () if is_alone else _brought(words, options)
+    shutil.rmtree(carry / "plans", ignore_errors=True)
+    for call in calls:
+        for step in call.steps:
+            if step.kind == "session":
+                row, workload = step.arguments
+                testbed = options.testbed or call.testbed
+                write_plan(carry, call.name, step.name, plan_session(row, workload, testbed_id=testbed))
     write_json(carry / "commit.json", packed())
     _write_tree(carry / "tree.tar.xz")
-    needs_pair = any(call.testbed != "h200x1" for call in chosen)
-    is_alone = all(call.packages for call in chosen)
-    if not options.without_packages:
-        special = sorted({name for call in chosen for name in call.packages})
-        if is_alone:
-            _pack(carry, ("--only", *special), "only")
-        else:
-            _pack(carry, (*SERVE, *(PAIR if needs_pair else ()), *special), "pair" if needs_pair else "serve")
-    if any(word == "{carry}/sanitizer.tar.xz" for call in chosen for step in call.steps for word in step.arguments):
-        kept = ROOT / "build" / f"sanitizer-{'-'.join(VERSIONS)}.tar.xz"
-        pack_sanitizer(kept)
-        shutil.copyfile(kept, carry / "sanitizer.tar.xz")
-    else:
-        (carry / "sanitizer.tar.xz").unlink(missing_ok=True)
-    for earlier in ("kernels.tar.xz", "routes.safetensors"):
+    (carry / "sanitizer.tar.xz").unlink(missing_ok=True)
+    try:
+        if not options.without_packages:
+            _pack(carry, packages_of(calls))
+        if "{carry}/sanitizer.tar.xz" in words:
+            kept = ROOT / "build" / f"sanitizer-{'-'.join(VERSIONS)}.tar.xz"
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            pack_sanitizer(kept)
+            shutil.copyfile(kept, carry / "sanitizer.tar.xz")
+    except subprocess.CalledProcessError as error:
+        raise LackingError(f"packages could not be downloaded; what says why is above ({error})") from None
+    for earlier in EARLIER:
         (carry / earlier).unlink(missing_ok=True)
-        if (ROOT / "build" / earlier).exists() and not is_alone:
-            shutil.copyfile(ROOT / "build" / earlier, carry / earlier)
-    total = sum(path.stat().st_size for path in carry.rglob("*") if path.is_file())
-    num_steps = sum(len(call.steps) for call in chosen)
-    sys.stderr.write(f"{carry}: {total / 2**20:.1f} MiB for {', '.join(options.calls)}, {num_steps} steps\n")
-    return 0
+        if earlier in brought:
+            shutil.copyfile(options.build / earlier, carry / earlier)
+
+
+def _brought(words: Sequence[str], options: argparse.Namespace) -> tuple[str, ...]:
+    """What earlier calls, or `warm`, left in `build` and goes along. Raises LackingError for what has to."""
+    there = tuple(name for name in EARLIER if (options.build / name).exists())
+    if "{carry}/routes.safetensors" in words and "routes.safetensors" not in there:
+        raise LackingError(
+            f"there are no recorded routes in {options.build / 'routes.safetensors'}: run the call drafters_1 and copy "
+            f"what its step record_routes brought back there, or pack tune_1_synthetic"
+        )
+    if "kernels.tar.xz" not in there and not (options.without_kernels or options.without_packages):
+        archive = options.build / "kernels.tar.xz"
+        raise LackingError(
+            f"there are no compiled kernels in {archive}, and the machine would compile for minutes: run `python -m "
+            f"tools.gpu.calls.warm {archive} {' '.join(options.calls)}` first, or pack --without-kernels"
+        )
+    return there
 
 
 def write_plan(carry: Path, call: str, step: str, plan: Plan) -> None:
@@ -96,30 +127,46 @@ def _write_tree(path: Path) -> None:
                 archive.add(ROOT / name, name)
 
 
-def _pack(carry: Path, packages: Sequence[str], kind: str) -> None:
-    done = carry / "site.json"
-    if done.exists() and json.loads(done.read_text()) == [kind, *packages]:
-        return
-    done.unlink(missing_ok=True)
+def packages_of(calls: Sequence[Call]) -> tuple[str, ...]:
+    """What `pack.sh` is told for these calls together."""
+    special = sorted({name for call in calls for name in call.packages})
+    if calls and all(call.packages for call in calls):
+        return ("--only", *special)
+    return (*SERVE, *(PAIR if any(call.testbed != "h200x1" for call in calls) else ()), *special)
+
+
+def packed_site(packages: Sequence[str]) -> Path:
+    """The archive of packages, kept in `build/packages` until `pack.sh` or what it is told changes."""
+    script = ROOT / "tools/gpu/pack.sh"
+    digest = hashlib.sha256(script.read_bytes() + json.dumps(packages).encode()).hexdigest()[:12]
+    kept = ROOT / "build" / "packages" / f"{digest}.tar.xz"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as work:
+            subprocess.run([str(script), work, *packages], check=True)
+            (Path(work) / "site.tar.xz").replace(kept)
+    return kept
+
+
+def _pack(carry: Path, packages: Sequence[str]) -> None:
     shutil.rmtree(carry / "site", ignore_errors=True)
-    whole = carry / "whole"
-    subprocess.run([str(ROOT / "tools/gpu/pack.sh"), str(whole), *packages], check=True)
-    data = (whole / "site.tar.xz").read_bytes()
+    (carry / "site").mkdir(parents=True)
+    data = packed_site(packages).read_bytes()
     for number, start in enumerate(range(0, len(data), PIECE_BYTES)):
-        piece = carry / "site" / f"{number:02d}"
-        piece.parent.mkdir(parents=True, exist_ok=True)
-        piece.write_bytes(data[start : start + PIECE_BYTES])
-    shutil.rmtree(whole)
-    done.write_text(json.dumps([kind, *packages]))
+        (carry / "site" / f"{number:02d}").write_bytes(data[start : start + PIECE_BYTES])
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.gpu.calls.pack", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("calls", nargs="+", metavar="call", help="names in calls.txt; what several need is packed once")
+    parser.add_argument(
+        "calls", nargs="+", metavar="call", help="calls or lists of calls.txt; what several need is packed once"
+    )
     parser.add_argument("--carry", type=Path, default=ROOT / "build" / "carry")
     parser.add_argument("--testbed", default="", help="plan the sessions for another testbed (cpu: to try the flow)")
     parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="where compiled kernels and routes lie")
     parser.add_argument("--without-packages", action="store_true", help="the machine has all packages")
+    parser.add_argument("--without-kernels", action="store_true", help="kernels are compiled there")
     return parser
 
 

@@ -33,6 +33,9 @@ LEAVE_S = 25.0
 """Kept back at the end for packing what was found."""
 GRACE_S = 25.0
 """Between asking a step to end and killing it: a session takes its servers down in this time."""
+SESSION_SHARE = 0.75
+"""Of its limit, what a session must find left to be begun: cut short it gives nothing, and most take two thirds. Of
+other steps what was reached is kept, so they begin with half a minute."""
 LOG_BYTES = 64 * 2**10
 LEFT_OUT_BYTES = 60 * 2**20
 
@@ -47,7 +50,7 @@ class Machine:
     def __init__(self, carry: Path) -> None:
         self.carry = carry
         pieces = sorted((carry / "site").glob("*"))
-        site = _unpacked(b"".join(piece.read_bytes() for piece in pieces)) if pieces else None
+        site = unpacked(b"".join(piece.read_bytes() for piece in pieces)) if pieces else None
         compiled.restore(carry / "kernels.tar.xz", BUILD)
         if (carry / "commit.json").exists():
             shutil.copyfile(carry / "commit.json", BUILD / "commit.json")
@@ -56,14 +59,12 @@ class Machine:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",
-            "TRITON_CACHE_DIR": str(BUILD / "jit" / "triton"),
-            "DG_JIT_CACHE_DIR": str(BUILD / "jit" / "dg"),
-            "TILELANG_CACHE_DIR": str(BUILD / "jit" / "tilelang"),
+            **compiled.caches(BUILD),
             "TMPDIR": tempfile.mkdtemp(prefix="np1d-call-"),
         }
 
 
-def _unpacked(packed: bytes) -> Path:
+def unpacked(packed: bytes) -> Path:
     """The packages, always in a folder of one name: DeepGEMM's names of compiled kernels contain its own path, so in
     another it would compile all of them again. Another call of this machine that needs them meanwhile waits."""
     site, digest = Path(tempfile.gettempdir()) / "np1d-site", hashlib.sha256(packed).hexdigest()
@@ -94,14 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(step["status"] == "ok" for step in done) else 1
 
 
-def commands_of(machine: Machine, call: str, step: Step, folder: Path) -> list[list[str]]:
+def commands_of(carry: Path, call: str, step: Step, folder: Path) -> list[list[str]]:
     """What a step runs, in order."""
     python = [sys.executable, "-m"]
     if step.kind == "session":
-        plan = machine.carry / "plans" / f"{call}.{step.name}.json"
+        plan = carry / "plans" / f"{call}.{step.name}.json"
         session = str(folder / "s0")
         return [[*python, "workflows.session", str(plan), session], [*python, "workflows.measure", session]]
-    filled = [word.replace("{out}", str(folder)).replace("{carry}", str(machine.carry)) for word in step.arguments]
+    filled = [word.replace("{out}", str(folder)).replace("{carry}", str(carry)) for word in step.arguments]
     if step.kind == "python":
         return [[*python, *filled]]
     return [
@@ -126,11 +127,12 @@ def commands_of(machine: Machine, call: str, step: Step, folder: Path) -> list[l
 def _run(machine: Machine, call: str, step: Step, folder: Path, left_s: float) -> dict[str, object]:
     begun_s = time.monotonic()
     facts: dict[str, object] = {"step": step.name, "limit_s": step.limit_s, "status": "ok", "last": ""}
-    if left_s < min(30.0, step.limit_s):
+    needed_s = step.limit_s * SESSION_SHARE if step.kind == "session" else min(30.0, step.limit_s)
+    if left_s < needed_s:
         return facts | {"status": "not begun", "last": f"{max(left_s, 0):.0f} s were left", "took_s": 0.0}
     folder.mkdir(parents=True, exist_ok=True)
     until_s = begun_s + min(step.limit_s, left_s)
-    for command in commands_of(machine, call, step, folder):
+    for command in commands_of(machine.carry, call, step, folder):
         code = _obey(command, machine.env, folder / "step.log", until_s)
         if code != 0:
             facts["status"] = "too slow" if code is None else f"exit {code}"

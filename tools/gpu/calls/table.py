@@ -1,5 +1,6 @@
 """The table of calls: what one call to a GPU machine runs. Standard library alone: that machine may lack more."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def read_calls(table: Path = TABLE) -> dict[str, Call]:
                 (testbed,) = rest
                 calls[name] = Call(name, testbed, ())
                 continue
+            if word == "calls":
+                continue
             if word == "packages":
                 calls[name] = replace(calls[name], packages=tuple(rest))
                 continue
@@ -51,3 +54,30 @@ def read_calls(table: Path = TABLE) -> dict[str, Call]:
         except (ValueError, KeyError) as error:
             raise ValueError(f"{table.name} line {number}: {error}") from None
     return calls
+
+
+def read_lists(table: Path = TABLE) -> dict[str, tuple[str, ...]]:
+    """Every list of stages of a table, each a call or calls joined by `+`. Raises ValueError with the line that is
+    wrong."""
+    calls, lists = read_calls(table), dict[str, tuple[str, ...]]()
+    for number, line in enumerate(table.read_text().splitlines(), start=1):
+        words = line.split()
+        if words[1:2] != ["calls"] or words[0].startswith("#"):
+            continue
+        name, _, *stages = words
+        if name in calls or name in lists or not stages:
+            raise ValueError(f"{table.name} line {number}: a list has a name of its own and at least one call")
+        if unknown := [call for call in names_of(stages) if call not in calls]:
+            raise ValueError(f"{table.name} line {number}: no call {unknown[0]}")
+        lists[name] = tuple(stages)
+    return lists
+
+
+def names_of(stages: Iterable[str]) -> list[str]:
+    """The calls of stages, in order."""
+    return [name for stage in stages for name in stage.split("+")]
+
+
+def stages_of(words: Iterable[str], lists: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Stages with the names of lists replaced by what they list."""
+    return [stage for word in words for stage in lists.get(word, (word,))]
