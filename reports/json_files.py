@@ -11,6 +11,11 @@ def files_named(folder: Path, name: str) -> list[Path]:
     return sorted(file for file in folder.rglob(name) if "attempts" not in file.relative_to(folder).parts)
 
 
+def is_session(folder: Path) -> bool:
+    """Whether a folder of a cell is a session's: s0, s1 and so on. A copy under another name, s0_old, is none."""
+    return folder.name[:1] == "s" and folder.name[1:].isdecimal()
+
+
 def read_object(file: Path) -> dict[str, Any]:
     """The object that a file holds. Raises ValueError with the way out where there is none."""
     try:

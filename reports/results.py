@@ -6,6 +6,7 @@ figures or tables. A session that failed or was invalid is kept with its reason:
 
 import contextlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from reports.claims import Cell
 from reports.counted import WhatRan, counted, started_unix_s, what_ran
 from reports.derived import derived_metrics
 from reports.engine_log import Line, step_lines
-from reports.json_files import ALTERED, is_altered, json_of, read_object
+from reports.json_files import ALTERED, is_altered, is_session, json_of, read_object
 
 Outcome = Literal["ok", "invalid", "failed"]
 
@@ -129,8 +130,8 @@ def load_results(folder: Path) -> Results:
 
     A file that cannot be read makes its session a failed one, with the file named as the reason.
     """
-    planned = sorted(folder.glob("*/*/*/s*/plan.json"), key=_place)
-    ended = sorted(folder.glob("*/*/*/s*/status.json"), key=_place)
+    planned = _of_sessions(folder.glob("*/*/*/s*/plan.json"))
+    ended = _of_sessions(folder.glob("*/*/*/s*/status.json"))
     folders = {file.parent for file in ended}
     waiting = tuple("/".join(file.parts[-5:-1]) for file in planned if file.parent not in folders)
     sessions = tuple(_session(file.parent) for file in ended)
@@ -141,7 +142,7 @@ def cell_elsewhere(folder: Path, cell: Cell, like: Session) -> tuple[str, list[S
     """Valid sessions of a cell on another testbed beside `folder` that serves the same model at the same scale with the
     same engine, and that testbed's name; the first such testbed by name, or an empty name and list."""
     for other in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
-        files = sorted(other.glob(f"{cell}/s*/status.json"), key=_place) if other != folder else []
+        files = _of_sessions(other.glob(f"{cell}/s*/status.json")) if other != folder else []
         sessions = [session for file in files if (session := _session(file.parent)).outcome == "ok"]
         if alike := [session for session in sessions if _kind(session) == _kind(like)]:
             return other.name, counted(alike)
@@ -180,9 +181,13 @@ def _impossible(file: Path) -> dict[str, tuple[str, str]]:
     }
 
 
+def _of_sessions(files: Iterable[Path]) -> list[Path]:
+    """Those that lie in sessions' folders, by cell and number."""
+    return sorted((file for file in files if is_session(file.parent)), key=_place)
+
+
 def _place(file: Path) -> tuple[tuple[str, ...], int]:
-    number = file.parent.name.removeprefix("s")
-    return file.parts[-5:-2], int(number) if number.isdigit() else -1
+    return file.parts[-5:-2], int(file.parent.name.removeprefix("s"))
 
 
 def _session(folder: Path) -> Session:

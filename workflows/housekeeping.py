@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from reports.json_files import is_session, json_of
 from workflows import measure
 from workflows.catalog import Catalog, nearest
 from workflows.errors import CatalogError, WorkflowError
@@ -27,6 +28,14 @@ def failed(results: Path) -> list[Outcome]:
     return [outcome for outcome in outcomes(results) if not outcome.is_good]
 
 
+def of_testbed(found: list[Outcome], testbed: str, catalog: Catalog) -> list[Outcome]:
+    """Those of a testbed, named as `--testbed` or as its folder under `results/`. Raises CatalogError for neither."""
+    folders = {name for engine in catalog.engines for name in (f"{one}_{engine}" for one in catalog.testbeds)}
+    if testbed not in folders:
+        catalog.testbed(testbed)
+    return [outcome for outcome in found if testbed in (outcome.testbed, outcome.cell.get("testbed"))]
+
+
 def forget(found: list[Outcome]) -> None:
     """Take away the verdict files of these sessions, so that the next run measures them again; attempts stay."""
     for outcome in found:
@@ -37,8 +46,7 @@ def orphans(results: Path, catalog: Catalog) -> Iterator[Path]:
     """Folders of sessions whose row or workload is no longer in the catalogue."""
     for path in sorted(results.glob("*/*/*/*/s*")):
         suite, row, workload = path.parts[-4:-1]
-        is_session = path.is_dir() and path.name[1:].isdigit() and path.parts[-5] not in NOT_TESTBEDS
-        if not is_session:
+        if not path.is_dir() or not is_session(path) or path.parts[-5] in NOT_TESTBEDS:
             continue
         entry = catalog.rows.get(f"{suite}/{row}")
         if entry is None or workload not in entry.known_workloads:
@@ -60,7 +68,11 @@ def take_in(source: Path, results: Path) -> list[Path]:
 
     Raises WorkflowError when a folder is no session; a session that is there already is left out.
     """
-    found = sorted(source.rglob("status.json")) if source.is_dir() else []
+    if source.is_file():
+        raise WorkflowError(f"{source} is a file; give the folder of a session, or one above several")
+    if not source.is_dir():
+        raise WorkflowError(f"there is no folder {source}")
+    found = sorted(source.rglob("status.json"))
     sessions = [path.parent for path in found if "attempts" not in path.parts]
     if not sessions:
         raise WorkflowError(f"{source} holds no session (a folder with plan.json and status.json)")
@@ -72,6 +84,8 @@ def _read_one(session: Path) -> tuple[Plan, dict[str, Any]]:
     try:
         plan, status = read_plan(session / "plan.json"), read_json(session / "status.json")
         key, _ = status["key"], status["started_unix_s"]
+    except WorkflowError as error:
+        raise WorkflowError(f"{error}; nothing was taken in: leave {session} out") from None
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise WorkflowError(f"{session} is cut or changed ({error}); nothing was taken in: leave it out") from error
     if key != plan.key:
@@ -81,12 +95,11 @@ def _read_one(session: Path) -> tuple[Plan, dict[str, Any]]:
 
 def _take_one(session: Path, plan: Plan, status: dict[str, Any], results: Path) -> Path | None:
     cell = results / Path(plan.cell.folder).parent
-    numbers = []
     for other in cell.glob("s*/status.json"):
-        known = read_json(other)
-        if (known["started_unix_s"], known["key"]) == (status["started_unix_s"], status["key"]):
+        known = json_of(other)  # one that is cut short is not this one
+        if (known.get("started_unix_s"), known.get("key")) == (status["started_unix_s"], status["key"]):
             return None
-        numbers.append(int(other.parent.name[1:]))
+    numbers = [int(folder.name[1:]) for folder in cell.glob("s*") if is_session(folder)]
     target = cell / f"s{max(numbers, default=-1) + 1}"
     number = str(status.get("attempt", ""))
     attempt = target / "attempts" / (number if number.isdigit() else "0001")  # where a later attempt finds it
@@ -108,6 +121,8 @@ def measure_missing(folder: Path) -> None:
 def session_folder(cell: str, testbed: str, results: Path, catalog: Catalog) -> Path:
     """Folder of a session that is named by its folder, or as `locate` takes it. Raises WorkflowError for neither."""
     folder = Path(cell)
+    if folder.is_file():
+        raise WorkflowError(f"{cell} is a file; name the session's folder, {folder.parent}")
     if not folder.is_dir():
         return locate(cell, testbed, results, catalog)
     if not (folder / "plan.json").exists():

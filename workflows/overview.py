@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.counted import WhatRan, counted, started_unix_s, what_ran
-from reports.json_files import ALTERED, is_altered, unreadable
+from reports.json_files import ALTERED, is_altered, is_session, unreadable
 from workflows.catalog import Catalog
 from workflows.resolution import Resolution
 from workflows.scored import caveat
@@ -71,8 +71,8 @@ def outcomes(results: Path) -> Iterator[Outcome]:
 
 def outcomes_of_cell(cell: Path) -> list[Outcome]:
     """Every session of one cell's folder that has a status, by number; a valid one that is in no number says why."""
-    files = sorted(cell.glob("s*/status.json"), key=lambda path: (len(path.parent.name), path.parent.name))
-    found = [_outcome(path.parent) for path in files]
+    folders = [file.parent for file in cell.glob("s*/status.json") if is_session(file.parent)]
+    found = [_outcome(folder) for folder in sorted(folders, key=lambda folder: int(folder.name[1:]))]
     valid = [outcome for outcome in found if outcome.verdict == "VALID"]
     shown = counted(valid)
     return [_superseded(one, shown[-1]) if one in valid and one not in shown else one for one in found]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from reports.json_files import is_session
 from workloads.files import read_json, write_json
 
 RESULTS = (
@@ -99,6 +100,8 @@ def restore(results: Path) -> list[Path]:
     restored = []
     for folder in sorted(results.glob("*/*/*/*/s*/attempts")):
         out, tries = folder.parent, attempts(folder.parent)
+        if not is_session(out):
+            continue
         if (out / "status.json").exists() or not tries or _was_taken_away(out, tries[-1]):
             continue
         last = next(finished(out), None)

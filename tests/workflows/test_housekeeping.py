@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from reports.json_files import sealed
+from reports.results import load_results
 from tests.support.session_folder import session
 from workflows import housekeeping
 from workflows.catalog import load_catalog
 from workflows.errors import WorkflowError
+from workflows.overview import outcomes
 from workflows.plan import Plan
 from workflows.planner import plan_session
 from workflows.standing import finished
@@ -156,3 +158,26 @@ def test_why_says_that_a_newer_session_of_other_code_is_counted_instead(tmp_path
     folder = session(tmp_path / "s0", plan)
     session(tmp_path / "s1", plan, started=2.0, code="another")
     assert housekeeping.why(folder, load_catalog()) == ["it is in no number: s1 is newer and ran other code"]
+
+
+def test_a_copy_of_a_session_under_another_name_is_no_session(tmp_path: Path, plan: Plan) -> None:
+    folder = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
+    session(folder.with_name("s0_old"), plan)
+    assert [one.folder for one in outcomes(tmp_path)] == [folder]
+    assert [one.index for one in load_results(tmp_path / "cpu").sessions] == [0]
+    session(tmp_path / "other", plan, started=5.0)
+    assert [taken.name for taken in housekeeping.take_in(tmp_path / "other", tmp_path)] == ["s1"]
+
+
+def test_an_import_never_writes_into_a_session_that_has_not_ended(tmp_path: Path, plan: Plan) -> None:
+    (session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan) / "status.json").unlink()
+    session(tmp_path / "other", plan, started=5.0)
+    assert [taken.name for taken in housekeeping.take_in(tmp_path / "other", tmp_path)] == ["s1"]
+
+
+def test_a_plan_of_another_version_leaves_all_others_outside_too(tmp_path: Path, plan: Plan) -> None:
+    session(tmp_path / "other" / "a", plan)
+    (session(tmp_path / "other" / "b", plan, started=2.0) / "plan.json").write_text("{}")
+    with pytest.raises(WorkflowError, match=r"is not a plan of this version: .*; nothing was taken in: leave .*b out"):
+        housekeeping.take_in(tmp_path / "other", tmp_path / "results")
+    assert not (tmp_path / "results").exists()
