@@ -10,14 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from workflows.catalog import load_catalog
+from workflows.doctor import require_gpus
 from workflows.errors import WorkflowError
 from workflows.overview import Outcome, outcomes, result_table
 from workflows.preview import Preview, cell_words, grouped, jobs, session_words
-from workflows.provenance import gpu_uuids
 from workflows.runner import PROFILE, dry_run, run_snakemake
 from workflows.standing import take_away
 from workflows.still_needed import outdated_plans, uncounted
-from workflows.supervisor.devices import check_there
 from workflows.targets import Selection
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +38,8 @@ class Campaign:
 
     def run(self, out: Console, err: Console, *, force: bool, is_dry: bool, with_report: bool) -> int:
         """Bring everything selected up to date. Raises WorkflowError for what the user can mend."""
+        if "/" in self.profile and not (ROOT / self.profile).is_dir():
+            raise WorkflowError(f"there is no profile {self.profile}; those of np1d are in workflows/profiles/")
         selection = self._selection()
         folders = selection.folders
         for resolution in selection.resolutions:
@@ -52,7 +53,7 @@ class Campaign:
             self._preview(selection, out, is_forced=force, with_report=with_report)
             return 0
         if not self.profile:
-            _require_gpus(selection)
+            require_gpus(selection.catalog, selection.testbed)
         err.print(f"{len(folders)} sessions selected on {selection.testbed}", highlight=False)
         code = run_snakemake(
             self._targets(selection, with_report), self._config(), lambda: _plans_anew(selection, err, force=force),
@@ -103,19 +104,6 @@ class Campaign:
     def _targets(self, selection: Selection, with_report: bool) -> list[str]:
         statuses = [name.replace("metrics.json", "status.json") for name in selection.metrics_files]
         return ["build", *statuses, *selection.metrics_files, *(["report"] if with_report else [])]
-
-
-def _require_gpus(selection: Selection) -> None:
-    """Refuse a GPU testbed on a machine without such GPUs before anything is planned or taken away."""
-    if selection.catalog.testbed(selection.testbed).platform != "cuda":
-        return
-    there = gpu_uuids()
-    check_there(there)
-    if not there:
-        raise WorkflowError(
-            f"testbed {selection.testbed} needs NVIDIA GPUs and this machine shows none; use --testbed cpu, or "
-            "`np1d plan` here, `python -m workflows.session` on the GPU host, and `np1d import` its results"
-        )
 
 
 def _plans_anew(selection: Selection, err: Console, *, force: bool) -> list[str]:

@@ -51,6 +51,19 @@ def examine(catalog: Catalog, testbed_id: str) -> Iterator[Finding]:
     yield from _leftovers()
 
 
+def require_gpus(catalog: Catalog, testbed: str) -> None:
+    """Refuse a testbed with GPUs on a machine without. Raises WorkflowError with the ways that remain."""
+    if catalog.testbed(testbed).platform != "cuda":
+        return
+    there = provenance.gpu_uuids()
+    devices.check_there(there)
+    if not there:
+        raise WorkflowError(
+            f"testbed {testbed} needs NVIDIA GPUs and this machine shows none; use --testbed cpu, or `np1d plan` here, "
+            "`python -m workflows.session` on the GPU host, and `np1d import` its results"
+        )
+
+
 def _python() -> Finding:
     fits = (3, 11) <= sys.version_info[:2] <= (3, 12)
     return Finding("python", platform.python_version(), fits, "use Python 3.11 or 3.12: make env")

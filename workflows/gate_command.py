@@ -8,6 +8,7 @@ from pathlib import Path
 
 from workflows import baselines, calibration
 from workflows.catalog import load_catalog
+from workflows.doctor import require_gpus
 from workflows.errors import WorkflowError
 from workflows.gate import EXIT_CODES, GatedCell, InvalidSessionError, add, run_gate
 from workflows.gate_report import as_markdown, write_all
@@ -46,6 +47,8 @@ def gate(request: GateRequest, say: Say) -> int:
     """Run the gate; returns its exit code. Raises WorkflowError for what the user can mend."""
     if bool(request.base) == bool(request.store):
         raise WorkflowError("give one of --base COMMIT and --store FOLDER")
+    if request.base and request.existing:
+        raise WorkflowError("--existing compares sessions that are there with a store: give --store FOLDER, no --base")
     if request.update and not request.store:
         raise WorkflowError("--update adds to a store: give --store FOLDER with it")
     if request.store and not request.store.is_dir() and not request.update:
@@ -54,6 +57,8 @@ def gate(request: GateRequest, say: Say) -> int:
         request.out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WorkflowError(f"--out {request.out}: {error.strerror}; name another folder") from None
+    if not request.existing:
+        require_gpus(load_catalog(), request.testbed)
     cells = _cells(request.rows, request.testbed)
     base = checkout_base(request.base) if request.base else None
     pairs = _pairs(request.testbed) if base else None
@@ -66,7 +71,7 @@ def gate(request: GateRequest, say: Say) -> int:
     if not request.existing:
         say(_amount([cell for _, cell in cells.values()], pairs, sides=2 if base else 1))
     with _kept_when_interrupted(maker, "no verdict", say):
-        folders = _prepare(request, cells, maker)
+        folders = _prepare(request, cells, maker, say)
         verdict = run_gate([cell for _, cell in cells.values()], None if request.existing else maker)
     facts = {
         "testbed": request.testbed,
@@ -89,6 +94,7 @@ def calibrate(rows: tuple[str, ...], testbed: str, count: int, say: Say, *, for_
 
     In pairs of this commit with itself where a gate against a base commit measures pairs, unless it is `for_store`.
     """
+    require_gpus(load_catalog(), testbed)
     cells = _cells(rows, testbed)
     pairs = None if for_store else _pairs(testbed)
     maker = _maker(cells, None, pairs, say)
@@ -168,12 +174,13 @@ def _heed_noise(testbed: str, cells: dict[str, tuple[Place, GatedCell]], *, is_p
 
 
 def _prepare(
-    request: GateRequest, cells: dict[str, tuple[Place, GatedCell]], maker: SessionMaker
+    request: GateRequest, cells: dict[str, tuple[Place, GatedCell]], maker: SessionMaker, say: Say
 ) -> dict[str, list[Path]]:
     if request.base:
         return {}
     assert request.store is not None
-    first = existing_sessions(request.testbed, cells) if request.existing else {}
+    existing = existing_sessions(request.testbed, cells, say) if request.existing else {}
+    first = {name: folders[0] for name, folders in existing.items()}
     if not request.existing:
         for name, (_, cell) in cells.items():
             try:
@@ -182,7 +189,7 @@ def _prepare(
                 cell.invalid = str(error)
             first[name] = maker.folders[f"candidate {name}"][0]
     load_baselines(cells, request.store, first)
-    return {name: [folder] for name, folder in first.items()} if request.existing else {}
+    return existing
 
 
 def _calibrate_cell(

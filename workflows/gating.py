@@ -11,11 +11,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from reports.counted import counted
 from workflows import baselines
-from workflows.catalog import Catalog
+from workflows.catalog import Catalog, load_catalog
 from workflows.errors import WorkflowError
 from workflows.gate import GatedCell, InvalidSessionError, Side
+from workflows.identity import measured_code
 from workflows.measure import measure
+from workflows.overview import outcomes_of_cell
 from workflows.pairing import Half, different_load, run_pair
 from workflows.plan import read_plan
 from workflows.provenance import code
@@ -207,18 +210,28 @@ def load_baselines(cells: dict[str, tuple[Place, GatedCell]], store: Path, first
             cell.note = f"the store {store.name} has {len(found)} comparable sessions and 2 are needed"
 
 
-def existing_sessions(testbed: str, cells: dict[str, tuple[Place, GatedCell]]) -> dict[str, Path]:
-    """Take the sessions that were measured already as candidates; returns the first of each cell."""
-    first: dict[str, Path] = {}
+def existing_sessions(
+    testbed: str, cells: dict[str, tuple[Place, GatedCell]], say: Callable[[str], None]
+) -> dict[str, list[Path]]:
+    """Take the sessions that were measured already as candidates; returns their folders by cell.
+
+    Only those of this commit's code are candidates, and of these only those with the newest one's settings.
+    """
+    platform = load_catalog().testbed(testbed).platform
+    taken: dict[str, list[Path]] = {}
     for name, (place, cell) in cells.items():
-        folder = ROOT / "results" / testbed / place.row / place.workload
-        for session in sorted(folder.glob("s*"), key=lambda path: int(path.name[1:])):
-            first.setdefault(name, session)
+        ended = outcomes_of_cell(ROOT / "results" / testbed / place.row / place.workload)
+        ours = [one for one in ended if one.what_ran[1] == measured_code(str(one.cell.get("engine")), platform)]
+        sessions = counted(ours)
+        if left := len(ended) - len(sessions):
+            say(f"{name}: {left} of {len(ended)} sessions ran other code or settings and are no candidates")
+        for folder in (session.folder for session in sessions):
+            taken.setdefault(name, []).append(folder)
             try:
-                cell.candidate.append(float(baselines.entry(session, cell.metric)["value"]))
+                cell.candidate.append(float(baselines.entry(folder, cell.metric)["value"]))
             except WorkflowError as error:
                 cell.invalid = cell.invalid or str(error)
-    return first
+    return taken
 
 
 def update_store(cells: dict[str, tuple[Place, GatedCell]], folders: dict[str, list[Path]], store: Path) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from workflows.build import ensure_model
 from workflows.catalog import load_catalog
+from workflows.doctor import require_gpus
 from workflows.engines import stack
 from workflows.errors import WorkflowError
 from workflows.planner import plan_session
@@ -34,6 +35,7 @@ def profile_row(row: str, workload: str, testbed_id: str, results: Path) -> tupl
     plan = plan_session(entry.name, workload or entry.workloads[0], testbed_id=testbed_id, catalog=catalog)
     if plan.cell.engine != "stack":
         raise WorkflowError(f"{testbed_id} serves the published engine, which is not ours to profile; --testbed h200x1")
+    require_gpus(catalog, testbed_id)
     halves = {half: dict(settings) for half, settings in plan.settings.items()}
     settings = stack.colocated_settings(halves, measures="prefill" if plan.cell.suite == "prefill" else "decode")
     gpus = tuple(range(catalog.testbed(testbed_id).gpus_per_instance))
@@ -67,6 +69,8 @@ def take_in_trace(row: str, workload: str, testbed_id: str, results: Path, sourc
 def take_in_routes(testbed_id: str, results: Path, source: Path) -> Path:
     """Count the experts that steps touch on recorded routes, for a testbed's report. Raises WorkflowError."""
     load_catalog().testbed(testbed_id)
+    if not source.is_file():
+        raise WorkflowError(f"{source} is no file; give what kernels.moe_routes recorded")
     command = [sys.executable, "-m", "stack.tune_moe.touched", str(source.resolve())]
     counted = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     if counted.returncode:

@@ -4,6 +4,7 @@
 """
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -103,3 +104,20 @@ def test_a_store_fills_up_and_then_judges(checkout: Checkout) -> None:
     code, text = checkout.run(*stored)
     assert code == 1, text
     assert "sessions added" not in text, "a failing commit never becomes the baseline"
+
+
+def test_sessions_that_are_there_are_candidates_only_with_this_commits_code(checkout: Checkout, tmp_path: Path) -> None:
+    assert checkout.run("run", "decode/baseline", "--sessions", "2", "--no-report")[0] == 0
+    cell = checkout.folder / "results/cpu/decode/baseline/sp99_9"
+    shutil.copytree(cell / "s1", cell / "s2")
+    status = json.loads((cell / "s2/status.json").read_text())
+    (cell / "s2/status.json").unlink()
+    (cell / "s2/status.json").write_text(json.dumps(status | {"measured_code": "another", "started_unix_s": 9e9}))
+    shutil.copytree(cell / "s1", cell / "s1_old")
+    code, text = checkout.run(
+        "gate", "decode/baseline", "--existing", "--store", "store", "--update", "--out", "g.json"
+    )
+    assert code == 4, text
+    assert "decode/baseline/sp99_9: 1 of 3 sessions ran other code or settings and are no candidates" in text
+    assert "2 sessions added to the store" in text
+    assert len((checkout.folder / "store/decode_baseline_sp99_9.jsonl").read_text().splitlines()) == 2
