@@ -83,7 +83,26 @@ class Catalog:
         for entry in self.rows.values():
             if entry.row.published and name == f"{entry.suite_id}/{entry.row.published}":
                 return entry
-        raise CatalogError(f"there is no row {name}{nearest(name, self.rows)}")
+        raise CatalogError(self._no_row(name))
+
+    def _no_row(self, name: str) -> str:
+        """What is said of a name that is no row's, by the way in which it is none."""
+        if name in self.suites:
+            first = next(entry.name for entry in self.rows.values() if entry.suite_id == name)
+            return f"{name} is a suite and one row is asked for, such as {first}; `np1d list {name}` shows its rows"
+        row, _, rest = name.strip("/").rpartition("/")
+        if row in self.rows and rest:
+            return f"there is no row {name}; {row} is one, and a workload of it is named with --workload"
+        if row.rpartition("/")[0] in self.rows:
+            return f"there is no row {name}; a row is named as suite/row, such as {row.rpartition('/')[0]}"
+        if alike := [known for known in self.rows if known.partition("/")[2] == name]:
+            return f"there is no suite or row {name}; did you mean {' or '.join(alike)}?"
+        if "," in name or " " in name:
+            return f"there is no row {name!r}; names of several rows are given apart, with spaces and no commas"
+        if "*" in name:
+            return f"there is no row {name}; the name of a suite alone stands for all of its rows"
+        known = self.rows if "/" in name else self.suites
+        return f"there is no {'row' if '/' in name else 'suite or row'} {name or repr(name)}{nearest(name, known)}"
 
     def testbed(self, name: str) -> schema.Testbed:
         """The testbed of that name."""
@@ -94,20 +113,21 @@ class Catalog:
     def results_folder(self, testbed: str, engine: str) -> str:
         """Folder under `results/`; an engine that is not the testbed's own has another. Raises CatalogError."""
         default = self.testbed(testbed).engine
+        if engine not in ("default", *self.engines):
+            raise CatalogError(f"there is no engine {engine}{nearest(engine, self.engines)}")
         return testbed if engine in ("default", default) else f"{testbed}_{engine}"
 
     def select(self, patterns: Iterable[str]) -> list[CatalogRow]:
         """Rows of the named suites and rows, in catalogue order, each once."""
         wanted: set[str] = set()
-        for pattern in patterns:
+        for given in patterns:
+            pattern = given.rstrip("/") or given
             if pattern in self.suites:
                 wanted |= {
                     name for name, entry in self.rows.items() if entry.suite_id == pattern and not entry.generated
                 }
-            elif "/" in pattern:
-                wanted.add(self.row(pattern).name)
             else:
-                raise CatalogError(f"there is no suite or row {pattern}{nearest(pattern, self.suites)}")
+                wanted.add(self.row(pattern).name)
         return [entry for name, entry in self.rows.items() if name in wanted]
 
     def chain(self, name: str, half: Literal["prefill", "decode"]) -> list[CatalogRow]:

@@ -15,7 +15,7 @@ from workflows import doctor as doctoring
 from workflows import housekeeping
 from workflows.catalog import load_catalog
 from workflows.errors import WorkflowError
-from workflows.overview import outcomes, result_table, row_table
+from workflows.overview import outcomes, outcomes_of_cell, result_table, row_table
 from workflows.resolution import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +67,9 @@ def doctor(
 @app.command("list")
 def list_rows(
     rows: Rows = None,
-    testbed: Testbed = "cpu",
+    testbed: Annotated[
+        str, typer.Option(help="Where to run; empty: cpu, and with --results all. --testbeds shows them.")
+    ] = "",
     engine: Engine = "default",
     results: Annotated[bool, typer.Option("--results", help="Show what has been measured instead.")] = False,
     testbeds: Annotated[bool, typer.Option("--testbeds", help="Show the testbeds instead.")] = False,
@@ -84,9 +86,13 @@ def list_rows(
         out.print(table)
     elif results:
         names = {entry.name for entry in catalog.select(rows)} if rows else None
-        found = (one for one in outcomes(RESULTS) if names is None or "/".join(one.folder.parts[-4:-2]) in names)
-        out.print(result_table(found, catalog))
+        found = [one for one in outcomes(RESULTS) if names is None or "/".join(one.folder.parts[-4:-2]) in names]
+        if testbed:
+            found = housekeeping.of_testbed(found, testbed, catalog)
+        what = f"no session{' of these rows' if names else ''}{f' on {testbed}' if testbed else ''} has ended yet"
+        out.print(result_table(found, catalog) if found else f"{what}; np1d run measures")
     else:
+        testbed = testbed or "cpu"
         entries = catalog.select(rows or catalog.suites)
         if generated:
             entries += [entry for entry in catalog.rows.values() if entry.generated and entry not in entries]
@@ -101,9 +107,12 @@ def plan(
     engine: Engine = "default",
     session: Annotated[int, typer.Option(min=0, help="Number of the session; its prompts depend on it.")] = 0,
     commands: Annotated[bool, typer.Option("--commands", help="Print one runnable script for each host.")] = False,
-    placement: Annotated[str, typer.Option(help="With --commands: hosts (ssh by hand) or srun.")] = "hosts",
+    placement: Annotated[
+        str | None, typer.Option(help="With --commands: hosts (ssh by hand; so without it) or srun.")
+    ] = None,
     hosts: Annotated[
-        list[str] | None, typer.Option(help="With --commands: the hosts' addresses in order, or a file of them.")
+        list[str] | None,
+        typer.Option(help="With --commands: a host's address, once for each in order, or a file of them."),
     ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Print what fits in memory instead; ROW may be a suite here.")
@@ -116,14 +125,18 @@ def plan(
     if memory:
         from workflows.memory_report import Question, print_memory
 
-        given = {"--commands": commands, "--out": out_folder, "--hosts": hosts, "--session": session}
-        if unused := [name for name, value in given.items() if value]:
-            raise WorkflowError(f"--memory prints what fits and uses no {' or '.join(unused)}; give one or the other")
+        _refuse_unused(
+            "--memory prints what fits", {"--commands": commands, "--out": out_folder, "--hosts": hosts,
+                                          "--session": session, "--placement": placement}
+        )  # fmt: skip
         print_memory(load_catalog(), Question(row, workload, testbed, engine), out)
         return
     if commands:
-        emit(render(row, workload, testbed, engine, hosts or [], placement), out_folder, out)
+        _refuse_unused("--commands prints launches without a load", {"--session": session})
+        emit(render(row, workload, testbed, engine, hosts or [], placement or "hosts"), out_folder, out)
         return
+    _refuse_unused("a plan is for one machine, where --commands is for hosts",
+                   {"--hosts": hosts, "--placement": placement})  # fmt: skip
     from workflows.planner import plan_session
     from workloads.files import write_json
 
@@ -135,6 +148,11 @@ def plan(
         out.print(f"{out_folder / 'plan.json'}; run it with: python -m workflows.session PLAN FOLDER")
     else:
         out.print_json(data=made.to_json())
+
+
+def _refuse_unused(what: str, given: dict[str, object]) -> None:
+    if unused := [name for name, value in given.items() if value]:
+        raise WorkflowError(f"{what} and uses no {' or '.join(unused)}; give one or the other")
 
 
 @app.command()
@@ -226,12 +244,18 @@ def rerun(
     """Take away the verdicts of failed sessions, so that the next run measures them again. Attempts are kept."""
     if not failed:
         raise WorkflowError("say what to run again: np1d rerun --failed")
-    found = [o for o in housekeeping.failed(RESULTS) if testbed in ("", o.testbed, o.cell.get("testbed"))]
-    out.print(result_table(found, load_catalog()) if found else "there is no failed session")
+    catalog = load_catalog()
+    found = housekeeping.failed(RESULTS)
+    if testbed:
+        found = housekeeping.of_testbed(found, testbed, catalog)
+    if not found:
+        out.print("there is no failed session")
+        return
+    out.print(result_table(found, catalog))
     if yes:
         housekeeping.forget(found)
-        out.print(f"{len(found)} sessions will be measured by the next np1d run")
-    elif found:
+        out.print(f"{_sessions(len(found))} will be measured by the next np1d run that selects them")
+    else:
         out.print("np1d rerun --failed --yes does it")
 
 
@@ -261,8 +285,15 @@ def import_results(
             taken.append(folder)
     testbeds = sorted({folder.relative_to(RESULTS).parts[0] for folder in taken})
     commands = " and ".join(f"np1d report --testbed {name.replace('_sglang', ' --engine sglang')}" for name in testbeds)
-    said = f"{len(taken)} sessions taken in; {commands} shows them" if taken else "all of them are here already"
+    for one in (one for cell in dict.fromkeys(folder.parent for folder in taken) for one in outcomes_of_cell(cell)):
+        if one.superseded and one.folder in taken:
+            out.print(f"{one.folder.relative_to(ROOT)} is {one.superseded}", highlight=False, soft_wrap=True)
+    said = f"{_sessions(len(taken))} taken in; {commands} shows them" if taken else "all of them are here already"
     out.print(said, soft_wrap=True)
+
+
+def _sessions(count: int) -> str:
+    return f"{count} session{'s' * (count != 1)}"
 
 
 @app.command()
@@ -273,7 +304,8 @@ def report(testbed: Testbed = "cpu", engine: Engine = "default") -> None:
     catalog = load_catalog()
     folder = RESULTS / catalog.results_folder(testbed, engine)
     if not folder.is_dir():
-        raise WorkflowError(f"nothing was measured on {testbed} yet; np1d run measures, np1d import takes in")
+        other = f" with engine {engine}" if engine != "default" else ""
+        raise WorkflowError(f"nothing was measured on {testbed}{other} yet; np1d run measures, np1d import takes in")
     housekeeping.measure_missing(folder)
     write_rows(catalog, testbed, engine, folder / "rows.json")
     code = subprocess.run([sys.executable, "-m", "reports.build", str(folder)], cwd=ROOT, check=False).returncode
@@ -399,6 +431,9 @@ _MENDABLE = {
     errno.ENOSPC: "free some space and run the same command again",
     errno.EDQUOT: "free some of your quota and run the same command again",
     errno.EACCES: "make it accessible to this user",
+    errno.EEXIST: "a file stands where a folder is to be: name another place",
+    errno.ENOTDIR: "a file stands where a folder is to be: name another place",
+    errno.EISDIR: "it is a folder: name a file",
     errno.EROFS: "this file system takes no changes: work in another copy",
 }
 """What the system refused, and the way out; anything else is a fault of ours and shows where."""

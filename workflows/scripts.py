@@ -56,6 +56,8 @@ def render(row: str, workload: str, testbed_id: str, engine: str, hosts: Sequenc
     if resolution.engine == "stack":
         if hosts:
             raise WorkflowError("our engine's script runs on the host where it is started: leave --hosts out")
+        if placement != "hosts":
+            raise WorkflowError("our engine's script is for one host: leave --placement out")
         plan = plan_session(row, chosen, testbed_id=testbed_id, engine=engine, catalog=catalog)
         return [Script("host_a.sh", _own_engine(plan))]
     commands = h200_commands(catalog, entry.name, chosen)

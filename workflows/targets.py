@@ -93,7 +93,9 @@ class Selection:
         """The row's own, or those that were named. Raises CatalogError for a name that it does not know."""
         for name in self._workloads:
             if name not in entry.known_workloads:
-                raise CatalogError(f"{entry.name} has no workload {name}{nearest(name, entry.known_workloads)}")
+                raise CatalogError(
+                    f"{entry.name} has no workload {name or repr(name)}{nearest(name, entry.known_workloads)}"
+                )
         return tuple(self._workloads) or entry.workloads
 
     @property

@@ -1,5 +1,6 @@
 """The command line: good help, and one sentence for each mistake."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,28 @@ def test_help_names_every_command() -> None:
         (["plan", "prefill/cp_bcg"], "error: prefill/cp_bcg does not run on cpu: changes nothing here"),
         (["run", "decode/baseline", "--demo"], "error: give either rows or --demo"),
         (["rerun"], "error: say what to run again: np1d rerun --failed"),
-        (["import", "/nowhere"], "error: /nowhere holds no session"),
+        (["import", "/nowhere"], "error: there is no folder /nowhere"),
+        (["import", "README.md"], "error: README.md is a file; give the folder of a session"),
+        (["import", "docs"], "error: docs holds no session"),
+        (["run", "baseline"], "error: there is no suite or row baseline; did you mean prefill/baseline or decode/base"),
+        (["run", "decode,prefill"], "error: there is no row 'decode,prefill'; names of several rows are given apart"),
+        (["run", "decode/*"], "error: there is no row decode/*; the name of a suite alone stands for all"),
+        (["run", "decode/baseline/sp99_9"], "error: there is no row decode/baseline/sp99_9; decode/baseline is one"),
+        (["run", "decode/baseline/sp99_9/s0"], "error: there is no row decode/baseline/sp99_9/s0; a row is named"),
+        (["run", ""], "error: there is no suite or row ''; there are prefill, decode"),
+        (["run", "decode/baseline", "--workload", ""], "error: decode/baseline has no workload ''; there are sp99_9"),
+        (["run", "decode/baseline", "--profile", "workflows/profiles/slrm"], "error: there is no profile workflows/pr"),
+        (["plan", "decode"], "error: decode is a suite and one row is asked for, such as decode/baseline"),
+        (["plan", "decode/baseline", "--hosts", "a"], "error: a plan is for one machine, where --commands is for"),
+        (["plan", "decode/baseline", "--commands", "--session", "2"], "error: --commands prints launches without a l"),
+        (["plan", "decode/baseline", "--out", "README.md"], "error: README.md cannot be written or read (File exists)"),
+        (["rerun", "--failed", "--testbed", "cpuu"], "error: there is no testbed cpuu; did you mean cpu?"),
+        (["list", "--results", "--testbed", "cpuu"], "error: there is no testbed cpuu; did you mean cpu?"),
+        (["report", "--engine", "vllm"], "error: there is no engine vllm; there are stack, sglang"),
+        (["why", "decode"], "error: decode is a suite and one row is asked for"),
+        (["why", "README.md"], "error: README.md is a file; name the session's folder"),
+        (["routes", "docs"], "error: docs is no file; give what kernels.moe_routes recorded"),
+        (["gate", "decode/baseline", "--base", "HEAD", "--existing"], "error: --existing compares sessions that are"),
         (
             ["report", "--testbed", "h200x16"],
             "error: nothing was measured on h200x16 yet; np1d run measures, np1d import",
@@ -55,6 +77,20 @@ def test_a_mistake_is_one_sentence_and_code_two(arguments: list[str], sentence: 
     assert done.returncode == 2
     assert done.stderr.startswith(sentence), done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has what is refused elsewhere")
+@pytest.mark.parametrize("command", ["run", "gate", "calibrate", "profile"])
+def test_a_testbed_with_gpus_is_refused_before_anything_starts(command: str) -> None:
+    more = ["--base", "HEAD"] if command == "gate" else []
+    done = np1d(command, "decode/baseline", "--testbed", "h200x1", *more)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: testbed h200x1 needs NVIDIA GPUs and this machine shows none; use --testbed")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_suite_may_end_in_the_slash_of_a_completed_word() -> None:
+    assert np1d("list", "prefill/").stdout == np1d("list", "prefill").stdout
 
 
 def test_a_selection_that_does_not_run_here_is_refused_with_its_reasons() -> None:
