@@ -20,6 +20,7 @@ from torch import Tensor
 
 from stack.kernels.sparse_mla.flat_pool import LATENT, flat_call
 from stack.kernels.sparse_mla.tilelang_merge import merge_parts
+from stack.kernels.sparse_mla.tilelang_queries import E4M3, E4M3_MAX, placing
 from stack.kernels.tile_program import compiled, missing
 
 __all__ = ["missing", "sparse_mla"]
@@ -87,7 +88,8 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
     log-sum-exps in base 2."""
     import tilelang.language as tl
 
-    kv, unit, peak_p = ("float8_e4m3fn", 16, 448.0) if is_fp8 else ("bfloat16", 8, 1.0)
+    kv, unit, peak_p = (E4M3, 16, E4M3_MAX) if is_fp8 else ("bfloat16", 8, 1.0)
+    place = placing(kv, HEADS)
     written = "bfloat16" if is_whole else "float32"
     q_units, units, entries, rows_out, logs = (
         tl.dynamic(name, "int64") for name in ("q_units", "units", "entries", "rows_out", "logs")
@@ -139,12 +141,7 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
                         + d // 8,
                         d % 8,
                     ]
-                tl.reduce_absmax(query, largest, dim=1)
-                for h in tl.Parallel(HEADS):
-                    q_scale[h] = tl.max(largest[h], 1e-10) / 448.0
-                    largest[h] = 448.0 / tl.max(largest[h], 1e-10)
-                for h, d in tl.Parallel(HEADS, LATENT):
-                    q_shared[h, d] = tl.cast(query[h, d] * largest[h], kv)
+                place(query, largest, 1.0, q_shared, q_scale)
             else:
                 for h, d in tl.Parallel(HEADS, LATENT):
                     q_shared[h, d] = q[

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from stack.kernels.sparse_mla import tilelang_wide
 from stack.kernels.sparse_mla.flat_pool import LATENT, flat_call
+from stack.kernels.sparse_mla.tilelang_queries import OPERANDS, placing
 from stack.kernels.tile_program import compiled, missing
 
 __all__ = ["missing", "sparse_mla"]
@@ -75,8 +76,8 @@ def program(kind: str) -> Any:
     import tilelang.language as tl
 
     is_fp8, has_fp8_scores = kind != "bf16", kind == "q8"
-    stored, unit, product = ("float8_e4m3fn", 16, "float16") if is_fp8 else ("bfloat16", 8, "bfloat16")
-    scored = stored if has_fp8_scores else product
+    stored, unit, product, scored = OPERANDS[kind]
+    place = placing(scored, HEADS)
     q_units, units, entries, rows_out = (
         tl.dynamic(name, "int64") for name in ("q_units", "units", "entries", "rows_out")
     )
@@ -123,20 +124,7 @@ def program(kind: str) -> Any:
                     tl.cast(row, wide) * q_row + tl.cast(tl.min(block * HEADS + h, heads - 1), wide) * q_head + d // 8,
                     d % 8,
                 ]
-            if has_fp8_scores:
-                tl.reduce_absmax(query, largest, dim=1)
-                for h in tl.Parallel(HEADS):
-                    q_scale[h] = tl.max(largest[h], 1e-10) / 448.0 * scale_log2
-                    largest[h] = 448.0 / tl.max(largest[h], 1e-10)
-                for h, d in tl.Parallel(HEADS, LATENT):
-                    q_shared[h, d] = tl.cast(query[h, d] * largest[h], scored)
-            else:
-                for h in tl.Parallel(HEADS):
-                    q_scale[h] = scale_log2
-                for h, d in tl.Parallel(HEADS, LATENT):
-                    q_shared[h, d] = tl.cast(
-                        tl.max(tl.min(query[h, d], 65504.0), -65504.0) if is_fp8 else query[h, d], scored
-                    )
+            place(query, largest, scale_log2, q_shared, q_scale)
             tl.fill(mixed, 0.0)
             tl.fill(weight, 0.0)
             tl.fill(peak, -1e30)
