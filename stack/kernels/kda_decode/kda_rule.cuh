@@ -59,6 +59,17 @@ template <> __device__ __forceinline__ void store4(__nv_bfloat16* at, float4 x) 
 }
 template <typename T> __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
 
+// The three inputs of a convolution's window for four channels, earliest first: twelve neighbouring values, channel by channel.
+template <typename Conv> __device__ __forceinline__ void load_window(float (*inputs)[4], const Conv* window) {
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    const float4 four = load4(window + i * 4);
+    const float values[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) inputs[(i * 4 + j) % 3][(i * 4 + j) / 3] = values[j];
+  }
+}
+
 // x / sqrt(sum over the head's 128 channels + 1e-6), one warp
 __device__ __forceinline__ float4 normed(float4 x, float scale) {
   float square = __fmaf_rn(x.w, x.w, __fmaf_rn(x.z, x.z, __fmaf_rn(x.y, x.y, __fmul_rn(x.x, x.x))));

@@ -49,13 +49,7 @@ __device__ __forceinline__ void prepare(const StepArguments& a, Row* prepared, i
 #pragma unroll
   for (int w = 0; w < kAll; ++w)
     if (w < width) *reinterpret_cast<float4*>(inputs[w + 3]) = load4(x + w * a.x_row);
-#pragma unroll
-  for (int i = 0; i < 3; ++i) {  // twelve neighbouring values, channel by channel
-    const float4 four = load4(window + i * 4);
-    const float values[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) inputs[(i * 4 + j) % 3][(i * 4 + j) / 3] = values[j];
-  }
+  load_window(inputs, window);
 #pragma unroll
   for (int c = 0; c < 4; ++c) taps[c] = load4(static_cast<const Weight*>(a.weight) + (at + c) * 4);
 #pragma unroll

@@ -43,13 +43,7 @@ template <bool kStaged> __device__ __forceinline__ void spread_part(const StepAr
   const BF16* window = static_cast<const BF16*>(a.conv) + slot * a.conv_slot + head * a.conv_head + (part * kD + lane * 4) * 3;
   float before[3][4];
   float4 taps[4];
-#pragma unroll
-  for (int i = 0; i < 3; ++i) {  // twelve neighbouring values, channel by channel
-    const float4 four = load4(window + i * 4);
-    const float values[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) before[(i * 4 + j) % 3][(i * 4 + j) / 3] = values[j];
-  }
+  load_window(before, window);
 #pragma unroll
   for (int c = 0; c < 4; ++c) taps[c] = load4(static_cast<const float*>(a.weight) + (at + c) * 4);
   BF16* kept = static_cast<BF16*>(a.ring_x) + entry * a.ring_x_entry + at;
