@@ -44,13 +44,15 @@ __device__ __forceinline__ float4* channels(float* of, int lane) {
   return reinterpret_cast<float4*>(of + (lane / 4) * kPitch + (lane % 4) * 4);  // channels 4 lane .. 4 lane + 3
 }
 
-template <typename T> __device__ __forceinline__ float4 load4(const T* at);
-template <> __device__ __forceinline__ float4 load4(const float* at) { return *reinterpret_cast<const float4*>(at); }
-template <> __device__ __forceinline__ float4 load4(const __nv_bfloat16* at) {
-  const uint2 raw = *reinterpret_cast<const uint2*>(at);
+// Four BF16 values.
+__device__ __forceinline__ float4 widened(uint2 raw) {
   const float2 a = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.x)), b = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.y));
   return make_float4(a.x, a.y, b.x, b.y);
 }
+
+template <typename T> __device__ __forceinline__ float4 load4(const T* at);
+template <> __device__ __forceinline__ float4 load4(const float* at) { return *reinterpret_cast<const float4*>(at); }
+template <> __device__ __forceinline__ float4 load4(const __nv_bfloat16* at) { return widened(*reinterpret_cast<const uint2*>(at)); }
 template <typename T> __device__ __forceinline__ void store4(T* at, float4 x);
 template <> __device__ __forceinline__ void store4(float* at, float4 x) { *reinterpret_cast<float4*>(at) = x; }
 template <> __device__ __forceinline__ void store4(__nv_bfloat16* at, float4 x) {
@@ -70,16 +72,21 @@ template <typename Conv> __device__ __forceinline__ void load_window(float (*inp
   }
 }
 
-// x / sqrt(sum over the head's 128 channels + 1e-6), one warp
-__device__ __forceinline__ float4 normed(float4 x, float scale) {
+// Sum of the squares of a head's 128 channels, one warp.
+__device__ __forceinline__ float squares(float4 x) {
   float square = __fmaf_rn(x.w, x.w, __fmaf_rn(x.z, x.z, __fmaf_rn(x.y, x.y, __fmul_rn(x.x, x.x))));
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) square += __shfl_xor_sync(~0u, square, lane);
+  return square;
+}
+
+// x / sqrt(the sum of squares + 1e-6)
+__device__ __forceinline__ float4 normed(float4 x, float scale) {
 #ifdef KDA_FAST
-  const float gain = inverse_root(square + 1e-6f) * scale;
+  const float gain = inverse_root(squares(x) + 1e-6f) * scale;
   return make_float4(x.x * gain, x.y * gain, x.z * gain, x.w * gain);
 #else
-  const float root = sqrtf(square + 1e-6f);
+  const float root = sqrtf(squares(x) + 1e-6f);
   return make_float4(x.x / root * scale, x.y / root * scale, x.z / root * scale, x.w / root * scale);
 #endif
 }

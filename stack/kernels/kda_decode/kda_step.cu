@@ -120,10 +120,7 @@ template <> struct FourOf<__nv_bfloat16> {
   uint2 raw;
   __device__ __forceinline__ void load(const __nv_bfloat16* at) { raw = *reinterpret_cast<const uint2*>(at); }
   __device__ __forceinline__ void terms(uint32_t (&t)[2][2]) const { t[0][0] = raw.x, t[0][1] = raw.y; }
-  __device__ __forceinline__ float4 values() const {
-    const float2 a = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.x)), b = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.y));
-    return make_float4(a.x, a.y, b.x, b.y);
-  }
+  __device__ __forceinline__ float4 values() const { return widened(raw); }
 };
 template <> struct FourOf<float> {
   static constexpr int kTerms = 2;
@@ -141,6 +138,41 @@ struct ChunkShared {
   float pairs[16][8];           // k_t . k_s E_t / E_s, then q_t . k_s E_t / E_s
 };
 
+// A warp has 64 keys and 32 columns of the state, a lane columns 4g .. 4g + 3 of keys 16 step + 2t, 2t + 1, 2t + 8, 2t + 9. `state`: the lane's columns of key 0.
+template <typename State> __device__ __forceinline__ void load_fragments(FourOf<State> (&fragment)[4][4], const State* state) {
+  const int half = threadIdx.x / 128, t = threadIdx.x % 4;
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) fragment[step][i].load(state + (half * 64 + step * 16 + t * 2 + i % 2 + 8 * (i / 2)) * kD);
+}
+
+// sums += keys S for sixteen keys, both as two BF16 terms.
+template <typename State> __device__ __forceinline__ void multiply_state(float (&sums)[4][4], const uint32_t (&high)[4], const uint32_t (&low)[4], const FourOf<State> (&fragment)[4]) {
+  uint32_t rows4[4][2][2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) fragment[i].terms(rows4[i]);
+#pragma unroll
+  for (int column = 0; column < 4; ++column) {
+    const uint32_t select = column % 2 ? 0x7632 : 0x5410;
+    const uint32_t b0 = __byte_perm(rows4[0][0][column / 2], rows4[1][0][column / 2], select), b1 = __byte_perm(rows4[2][0][column / 2], rows4[3][0][column / 2], select);
+    mma_bf16(sums[column], low, b0, b1);
+    if constexpr (FourOf<State>::kTerms == 2) {
+      const uint32_t c0 = __byte_perm(rows4[0][1][column / 2], rows4[1][1][column / 2], select), c1 = __byte_perm(rows4[2][1][column / 2], rows4[3][1][column / 2], select);
+      mma_bf16(sums[column], high, c0, c1);
+    }
+    mma_bf16(sums[column], high, b0, b1);
+  }
+}
+
+// pair += keys inverse' for sixteen keys: column n is row s = g, which `inverse` points into.
+__device__ __forceinline__ void multiply_pairs(float (&pair)[4], const uint32_t (&high)[4], const uint32_t (&low)[4], const float* inverse) {
+  const float2 x = *reinterpret_cast<const float2*>(inverse), y = *reinterpret_cast<const float2*>(inverse + 8);
+  uint32_t b0, b1, c0, c1;
+  halves(x.x, x.y, b0, c0), halves(y.x, y.y, b1, c1);
+  mma_bf16(pair, low, b0, b1), mma_bf16(pair, high, c0, c1), mma_bf16(pair, high, b0, b1);
+}
+
 // The rows of a verify at once: what they read of the state is one product of 16 x 128 by 128 x 128 on the tensor cores (operands in two BF16 terms,
 // relative error 2^-16), what they read of each other a triangular recurrence of eight steps. Bits differ from stepping; the ring does not.
 template <typename X, typename State, typename Conv, typename Weight>
@@ -156,7 +188,6 @@ __device__ __forceinline__ void chunk_rows(const StepArguments& a) {
     return;
   }
   const int entry = a.entry[request];
-  // warp: 64 keys (half), 32 columns; lane: columns 4g .. 4g + 3, keys 16 step + 2t, 2t + 1, 2t + 8, 2t + 9
   const int half = warp / 4, first_column = warp % 4 * 32;
   const State* state = static_cast<const State*>(a.state) + slot * a.state_slot + head * a.state_head + first_column + g * 4;
   prefetch_state(static_cast<const State*>(a.state) + slot * a.state_slot + head * a.state_head);
@@ -176,10 +207,7 @@ __device__ __forceinline__ void chunk_rows(const StepArguments& a) {
   }
   __syncthreads();
   FourOf<State> fragment[4][4];
-#pragma unroll
-  for (int step = 0; step < 4; ++step)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) fragment[step][i].load(state + (half * 64 + step * 16 + t * 2 + i % 2 + 8 * (i / 2)) * kD);
+  load_fragments(fragment, state);
   float sums[4][4] = {}, pair[4] = {};
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
@@ -189,26 +217,8 @@ __device__ __forceinline__ void chunk_rows(const StepArguments& a) {
       const float2 x = *reinterpret_cast<const float2*>(&s.keys[g + 8 * (i % 2)][half * 64 + step * 16 + t * 2 + 8 * (i / 2)]);
       halves(x.x, x.y, high[i], low[i]);
     }
-    uint32_t rows4[4][2][2];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) fragment[step][i].terms(rows4[i]);
-#pragma unroll
-    for (int column = 0; column < 4; ++column) {
-      const uint32_t select = column % 2 ? 0x7632 : 0x5410;
-      const uint32_t b0 = __byte_perm(rows4[0][0][column / 2], rows4[1][0][column / 2], select), b1 = __byte_perm(rows4[2][0][column / 2], rows4[3][0][column / 2], select);
-      mma_bf16(sums[column], low, b0, b1);
-      if constexpr (FourOf<State>::kTerms == 2) {
-        const uint32_t c0 = __byte_perm(rows4[0][1][column / 2], rows4[1][1][column / 2], select), c1 = __byte_perm(rows4[2][1][column / 2], rows4[3][1][column / 2], select);
-        mma_bf16(sums[column], high, c0, c1);
-      }
-      mma_bf16(sums[column], high, b0, b1);
-    }
-    if (warp % 4 == 0) {  // the pairs, by halves of the keys: column n is row s = g
-      const float2 x = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2]), y = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2 + 8]);
-      uint32_t b0, b1, c0, c1;
-      halves(x.x, x.y, b0, c0), halves(y.x, y.y, b1, c1);
-      mma_bf16(pair, low, b0, b1), mma_bf16(pair, high, c0, c1), mma_bf16(pair, high, b0, b1);
-    }
+    multiply_state(sums, high, low, fragment[step]);
+    if (warp % 4 == 0) multiply_pairs(pair, high, low, &s.inverse[g][half * 64 + step * 16 + t * 2]);  // by halves of the keys
   }
 #pragma unroll
   for (int column = 0; column < 4; ++column)  // column n of this product is state column 4 n + column; the lane has n = 2t, 2t + 1
@@ -298,10 +308,7 @@ __device__ __forceinline__ void chunk_fold(const FoldArguments& a) {
   const int half = warp / 4, first_column = warp % 4 * 32;
   State* state = static_cast<State*>(a.state) + slot * a.state_slot + head * a.state_head + layer * a.state_layer + first_column + g * 4;
   FourOf<State> fragment[4][4];
-#pragma unroll
-  for (int step = 0; step < 4; ++step)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) fragment[step][i].load(state + (half * 64 + step * 16 + t * 2 + i % 2 + 8 * (i / 2)) * kD);
+  load_fragments(fragment, state);
   for (int w = warp; w < accepted; w += kThreads / 32) {
     const int64_t at = layer * a.k_layer + entry * a.k_entry + w * a.k_row + channel;
     *channels(s.rows[w].k, lane) = normed(load4(static_cast<const X*>(a.ring_k) + at), 1.f);
@@ -333,26 +340,8 @@ __device__ __forceinline__ void chunk_fold(const FoldArguments& a) {
       const float2 x = *reinterpret_cast<const float2*>(&s.keys[g][half * 64 + step * 16 + t * 2 + 8 * (i / 2)]);
       halves(x.x, x.y, high[i], low[i]);
     }
-    uint32_t rows4[4][2][2];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) fragment[step][i].terms(rows4[i]);
-#pragma unroll
-    for (int column = 0; column < 4; ++column) {
-      const uint32_t select = column % 2 ? 0x7632 : 0x5410;
-      const uint32_t b0 = __byte_perm(rows4[0][0][column / 2], rows4[1][0][column / 2], select), b1 = __byte_perm(rows4[2][0][column / 2], rows4[3][0][column / 2], select);
-      mma_bf16(sums[column], low, b0, b1);
-      if constexpr (FourOf<State>::kTerms == 2) {
-        const uint32_t c0 = __byte_perm(rows4[0][1][column / 2], rows4[1][1][column / 2], select), c1 = __byte_perm(rows4[2][1][column / 2], rows4[3][1][column / 2], select);
-        mma_bf16(sums[column], high, c0, c1);
-      }
-      mma_bf16(sums[column], high, b0, b1);
-    }
-    if (warp % 4 == 0) {
-      const float2 x = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2]), y = *reinterpret_cast<const float2*>(&s.inverse[g][half * 64 + step * 16 + t * 2 + 8]);
-      uint32_t b0, b1, c0, c1;
-      halves(x.x, x.y, b0, c0), halves(y.x, y.y, b1, c1);
-      mma_bf16(pair, low, b0, b1), mma_bf16(pair, high, c0, c1), mma_bf16(pair, high, b0, b1);
-    }
+    multiply_state(sums, high, low, fragment[step]);
+    if (warp % 4 == 0) multiply_pairs(pair, high, low, &s.inverse[g][half * 64 + step * 16 + t * 2]);  // by halves of the keys
   }
 #pragma unroll
   for (int column = 0; column < 4; ++column)

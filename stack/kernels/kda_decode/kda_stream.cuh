@@ -34,17 +34,9 @@ __device__ __forceinline__ float straight_quotient(float x, float y) {
 }
 
 __device__ __forceinline__ float4 straight_normed(float4 x, float scale) {
-  float square = __fmaf_rn(x.w, x.w, __fmaf_rn(x.z, x.z, __fmaf_rn(x.y, x.y, __fmul_rn(x.x, x.x))));
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) square += __shfl_xor_sync(~0u, square, lane);
-  const float root = sqrtf(square + 1e-6f);
+  const float root = sqrtf(squares(x) + 1e-6f);
   return make_float4(straight_quotient(x.x, root) * scale, straight_quotient(x.y, root) * scale, straight_quotient(x.z, root) * scale,
                      straight_quotient(x.w, root) * scale);
-}
-
-__device__ __forceinline__ float4 widened(uint2 raw) {
-  const float2 a = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.x)), b = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&raw.y));
-  return make_float4(a.x, a.y, b.x, b.y);
 }
 
 __device__ __forceinline__ float convolved(float before3, float before2, float before1, float now, float4 taps) {
