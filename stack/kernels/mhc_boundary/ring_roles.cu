@@ -303,6 +303,6 @@ template <int kTerms> __device__ __forceinline__ void boundary(const RingArgumen
 }  // namespace
 
 #define ENTRY(terms)                                                                                                               \
-  extern "C" __global__ void __launch_bounds__(kThreads, 1) mhc_apart_##terms(const __grid_constant__ RingArguments a) { boundary<terms>(a); }
+  extern "C" __global__ void __launch_bounds__(kThreads, 1) mhc_ring_roles_##terms(const __grid_constant__ RingArguments a) { boundary<terms>(a); }
 ENTRY(1)
 ENTRY(2)

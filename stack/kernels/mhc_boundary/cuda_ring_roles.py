@@ -1,5 +1,5 @@
 """The boundary by groups of blocks, as `cuda_ring`, with warps of their own for what passes between blocks and for
-copies of whole rows; `ring_apart.cu` says how.
+copies of whole rows; `ring_roles.cu` says how.
 
 Where one warp waits for another block's sums, the warps that mix and collapse go on, and none of their instructions
 move a stream from or to memory. Serves what `cuda_ring` serves, with the same accuracy. T rows, N streams, C channels.
@@ -55,4 +55,4 @@ def _kernel(terms: int) -> CudaKernel:
     sums = 4 * 2 * MIXING // 32 * TOKENS * QUADS * 3
     shared = rows + sums + 4 * TOKENS * 80 + 2 * TOKENS * 20 + 32 * 100 + MIXING * 2 + 128
     chosen = (f"SKIP={SKIP_FOR_TIMING}",) if SKIP_FOR_TIMING else ()
-    return CudaKernel(Path(__file__).with_name("ring_apart.cu"), f"mhc_apart_{terms}", shared, RANKS, chosen)
+    return CudaKernel(Path(__file__).with_name("ring_roles.cu"), f"mhc_ring_roles_{terms}", shared, RANKS, chosen)
