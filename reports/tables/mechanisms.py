@@ -29,7 +29,9 @@ MECHANISMS: dict[str, Mechanism] = {
     "dflash2": Mechanism(
         "one drafted block a step by a second model", "speculation.method: dflash2", "drafters/dflash2_block8"
     ),
-    "dsa_kv_tile_128": Mechanism("attention tile of 128 keys instead of 32", "kernels.kv_tile: 128", "decode/tile_128"),
+    "dsa_kv_tile_128": Mechanism(
+        "attention tile of 128 keys instead of 32", "kernels.kv_tile: 128", "decode/triton_tile_128"
+    ),
     "zero_padded_kda_gdn": Mechanism("padded rows of captured graphs leave states alone", "always on", ""),
     "cp_nixl_dflash2": Mechanism(
         "hand-off of context-parallel prefill with drafts", "disagg.backend: ucx", "integrated/optimized"

@@ -245,8 +245,8 @@ def test_a_row_that_sets_the_tile_names_the_kernel_that_reads_it(catalog: Catalo
             decode = resolution.settings["decode"]
             if resolution.status == "runnable" and decode.get("kernels.kv_tile") == 128:
                 assert decode["kernels.sparse_mla"] == "triton_partial", f"{entry.name} on {testbed}"
-    assert resolve(catalog, catalog.row("decode/tile_128"), "h200x1").status == "runnable"
-    assert "a GPU kernel's" in resolve(catalog, catalog.row("decode/tile_128"), "cpu").reason
+    assert resolve(catalog, catalog.row("decode/triton_tile_128"), "h200x1").status == "runnable"
+    assert "a GPU kernel's" in resolve(catalog, catalog.row("decode/triton_tile_128"), "cpu").reason
 
 
 def test_what_a_testbed_lacks_is_left_out_and_said(catalog: Catalog) -> None:

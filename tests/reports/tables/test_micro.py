@@ -11,7 +11,11 @@ from tests.support.result_tree import REAL, ResultTree
 def test_a_kernel_that_cannot_be_timed_here_says_why_beside_those_that_were(tmp_path):
     tree = ResultTree(tmp_path, "h200x1", REAL)
     refused = {"status": "not_applicable", "reason": "needs moe_tables: none was measured"}
-    rows = {"micro/moe_m1024": refused, "micro/kda_inputs_fused": {"status": "runnable"}, "decode/tile_32": refused}
+    rows = {
+        "micro/moe_m1024": refused,
+        "micro/kda_inputs_fused": {"status": "runnable"},
+        "decode/triton_tile_32": refused,
+    }
     tree.folder.mkdir(parents=True)
     (tree.folder / "rows.json").write_text(json.dumps({"rows": rows}))
     assert micro_table(collect(load_results(tree.folder))).is_empty

@@ -70,9 +70,7 @@ def test_boundary_in_rings(
     ("rows", "width", "first", "exact"),
     [(37, 4096, False, True), (20, 4096, True, True), (300, 256, False, False)],
 )
-def test_boundary_with_roles(
-    monkeypatch: pytest.MonkeyPatch, rows: int, width: int, first: bool, exact: bool
-) -> None:
+def test_boundary_with_roles(monkeypatch: pytest.MonkeyPatch, rows: int, width: int, first: bool, exact: bool) -> None:
     monkeypatch.setattr(cuda_ring, "_groups", lambda device: 1 if rows == 300 else 2)
     for cached in (cuda_ring_roles._kernel, cuda_ring._exchange):
         cached.cache_clear()
