@@ -6,15 +6,11 @@
 // below everything. The row is staged in shared memory when it fits, and read again from global memory when it does not.
 #include <cstdint>
 
+#include "../sortable.cuh"
+
 namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32, kBins = 2048;
-
-__device__ __forceinline__ uint32_t sortable(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0u;
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 
 struct Shared {
   uint32_t histogram[kBins];

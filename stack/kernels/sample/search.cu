@@ -5,18 +5,12 @@
 #include <cstdint>
 
 #include "../hopper.cuh"
+#include "../sortable.cuh"
 
 namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
 constexpr double kAll = 1e30;  // ranks of a cut that keeps every tie
-
-__device__ __forceinline__ uint32_t sortable(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0u;
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-__device__ __forceinline__ float unsorted(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
 
 struct Shared {
   double part[2][kWarps];
