@@ -19,18 +19,24 @@ struct Shared {
   uint32_t bin, above;
 };
 
+// Sum over the lanes up to this one.
+__device__ __forceinline__ uint32_t sum_to_here(uint32_t x) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(~0u, x, step);
+    if (lane >= step) x += other;
+  }
+  return x;
+}
+
 // The bin, from the top, in which the `want`-th largest lies, and how many lie above that bin.
 __device__ __forceinline__ void find_bin(Shared& shared, int bins, uint32_t want) {
   const int per = bins / kThreads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int first = bins - 1 - static_cast<int>(threadIdx.x) * per;  // thread 0 has the top bins
   uint32_t mine = 0;
   for (int i = 0; i < per; ++i) mine += shared.histogram[first - i];
-  uint32_t scan = mine;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(~0u, scan, step);
-    if (lane >= step) scan += other;
-  }
+  const uint32_t scan = sum_to_here(mine);
   if (lane == 31) shared.warp_sum[warp] = scan;
   __syncthreads();
   uint32_t before = scan - mine;
@@ -138,12 +144,7 @@ __device__ __forceinline__ void select(uint32_t* keys, const float* from, int po
       ++at;
     });
     if (!__any_sync(~0u, high | same)) continue;
-    uint32_t counts = __popc(high) | __popc(same) << 16, scan = counts;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const uint32_t other = __shfl_up_sync(~0u, scan, step);
-      if (lane >= step) scan += other;
-    }
+    const uint32_t counts = __popc(high) | __popc(same) << 16, scan = sum_to_here(counts);
     const uint32_t total = __shfl_sync(~0u, scan, 31), before = scan - counts;
     uint32_t ties = taken + (before >> 16), place = rank + (before & 0xffffu) + (min(ties, want) - taken);
 #pragma unroll
@@ -247,13 +248,7 @@ __device__ __forceinline__ void select_held(const float* from, int pools, int bu
       mine[i] = at < kRounds * kWarps ? shared.counts[at] : 0u;
       sum += mine[i];
     }
-    uint32_t scan = sum;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const uint32_t other = __shfl_up_sync(~0u, scan, step);
-      if (lane >= step) scan += other;
-    }
-    scan -= sum;
+    uint32_t scan = sum_to_here(sum) - sum;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int at = lane * kEach + i;
@@ -267,13 +262,7 @@ __device__ __forceinline__ void select_held(const float* from, int pools, int bu
     const uint32_t mark = marks[c / 4] >> (c % 4 * 8) & 0xffu, above = mark & 15u, equal = mark >> 4;
     if (!__any_sync(~0u, mark)) continue;
     const uint32_t counts = __popc(above) | __popc(equal) << 16;
-    uint32_t scan = counts;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const uint32_t other = __shfl_up_sync(~0u, scan, step);
-      if (lane >= step) scan += other;
-    }
-    const uint32_t before = scan - counts + shared.counts[c * kWarps + warp];
+    const uint32_t before = sum_to_here(counts) - counts + shared.counts[c * kWarps + warp];
     uint32_t ties = before >> 16, place = (before & 0xffffu) + min(ties, want);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
