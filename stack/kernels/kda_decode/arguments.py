@@ -89,16 +89,14 @@ def verify(
     snapshots_NWHKV: "Tensor | None" = None,
 ) -> "Tensor":
     """The same for a verify: behind the tensors of a step come the entries of the ring and the ring."""
-    *tensors, ring_R, ring = rows
-    kind, arguments, out_THD = step_arguments(*tensors, width=width, lower_bound=lower_bound)
-    add_ring(arguments, ring_R, ring)
+    kind, arguments, out_THD = verify_arguments(*rows, width=width, lower_bound=lower_bound)
     if snapshots_NWHKV is not None:
         arguments.snapshots = snapshots_NWHKV.data_ptr()
         arguments.snap_entry, arguments.snap_row, arguments.snap_head = snapshots_NWHKV.stride()[:3]
-    return _launched(kernels[kind], arguments, tensors, out_THD)
+    return _launched(kernels[kind], arguments, rows, out_THD)
 
 
-def _launched(kernel: "CudaKernel", arguments: StepArguments, rows: "Sequence[Tensor]", out_THD: "Tensor") -> "Tensor":
+def _launched(kernel: "CudaKernel", arguments: StepArguments, rows: "Sequence[Any]", out_THD: "Tensor") -> "Tensor":
     state_SHKV, slot_R = rows[6], rows[8]
     kernel.launch((state_SHKV.shape[1], slot_R.shape[0], 1), THREADS, [arguments])
     return out_THD
@@ -141,8 +139,16 @@ def step_arguments(
     return kind, arguments, out
 
 
-def add_ring(arguments: StepArguments, ring_R: "Tensor", ring: "ReplayRing") -> None:
-    """Where a verify leaves what its commit needs."""
+def verify_arguments(*rows: Any, width: int, lower_bound: float) -> "tuple[str, StepArguments, Tensor]":
+    """The same for a verify: behind the tensors of a step come the entries of the ring and the ring, where a verify
+    leaves what its commit needs."""
+    *tensors, ring_R, ring = rows
+    kind, arguments, out_THD = step_arguments(*tensors, width=width, lower_bound=lower_bound)
+    _add_ring(arguments, ring_R, ring)
+    return kind, arguments, out_THD
+
+
+def _add_ring(arguments: StepArguments, ring_R: "Tensor", ring: "ReplayRing") -> None:
     arguments.entry, arguments.ring_k, arguments.ring_v = (x.data_ptr() for x in (ring_R, ring.k_NWHD, ring.v_NWHD))
     arguments.ring_g, arguments.ring_beta, arguments.ring_x = (
         x.data_ptr() for x in (ring.g_NWHD, ring.beta_NWH, ring.x_NWX)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stack.kernels.kda_decode import streams
-from stack.kernels.kda_decode.arguments import THREADS, add_ring, step_arguments
+from stack.kernels.kda_decode.arguments import THREADS, verify_arguments
 from stack.kernels.kda_verify import cuda_chain
 
 if TYPE_CHECKING:
@@ -30,10 +30,8 @@ def verify_over_states(
     """
     if snapshots_NWHKV is not None:
         return cuda_chain.kda_verify(*rows, width=width, lower_bound=lower_bound, snapshots_NWHKV=snapshots_NWHKV)
-    *tensors, ring_R, ring = rows
-    kind, arguments, out_THD = step_arguments(*tensors, width=width, lower_bound=lower_bound)
-    add_ring(arguments, ring_R, ring)
-    state_SHKV, slot_R = tensors[6], tensors[8]
+    kind, arguments, out_THD = verify_arguments(*rows, width=width, lower_bound=lower_bound)
+    state_SHKV, slot_R = rows[6], rows[8]
     heads, requests = state_SHKV.shape[1], slot_R.shape[0]
     if not row_threads:
         streams.SPREAD.launch((heads, requests, 1), streams.ROW_THREADS, [arguments])
