@@ -8,8 +8,8 @@
 `experts` has `gate_up` and `down`: tensors [E, 2I, C] and [E, C, I], or E stacked Fp8Weights (codes [E, N, K], scales
 [E, N/128, K/128]). id -1 contributes nothing. `swiglu_quant` is the bound op that FP8 paths use between the products.
 `shared` is a `SharedExpert`: the shared expert as it runs by itself, and its weights for those who run it in the same
-launches (`triton_beside`, and `beside_by_rows` where that serves). `rows` are x's QuantizedRows where somebody has
-quantised it already; nobody need take them.
+launches (`triton_beside`, `cuda_grouped`, and `beside_by_rows` where that serves). `rows` are x's QuantizedRows where
+somebody has quantised it already; nobody need take them.
 `by_rows`, `beside_by_rows`, `triton_grouped` and `triton_beside` also take `tiles`, a table of `tables.py`
 (`kernels.moe_table`).
 """
@@ -26,5 +26,6 @@ OP = Op(
         "torch_grouped",
         "triton_beside",
         "deep_gemm_masked",
+        "cuda_grouped",
     ),
 )

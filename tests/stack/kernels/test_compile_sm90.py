@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from stack.core.memory import ReplayRing  # noqa: E402
-from stack.kernels import cuda_source  # noqa: E402
+from stack.kernels import cuda_source, tensor_map  # noqa: E402
 from stack.kernels.catalog import OPS  # noqa: E402
 from stack.kernels.quantize_rows.torch_group import quantize_rows  # noqa: E402
 from stack.kernels.quantized import Fp8Weight  # noqa: E402
@@ -261,6 +261,22 @@ def test_experts(compiled: list[str], rows: int, fp8: bool) -> None:
     impl("moe", "triton_beside")(*call, limit=10.0, swiglu_quant=act, shared=shared)
     quantised, between = (["_quantize"], "_fused") if fp8 else ([], "_swiglu")
     assert compiled == ["moe_route", *quantised, "_beside", between, "_beside", "moe_combine_added"]
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(4, 16), (60, 32), (600, 64)])
+@pytest.mark.parametrize("has_shared", [False, True])
+def test_experts_whose_weights_stream(
+    monkeypatch: pytest.MonkeyPatch, compiled: list[str], rows: int, tile: int, has_shared: bool
+) -> None:
+    monkeypatch.setattr(tensor_map, "byte_matrix", lambda *_: None)
+    experts = SimpleNamespace(gate_up=fp8_weight(8, 512, 256), down=fp8_weight(8, 256, 256))
+    weights = SimpleNamespace(gate_up=fp8_weight(256, 256), down=fp8_weight(256, 128))
+    shared = SimpleNamespace(weights=weights) if has_shared else None
+    call = (bf16(rows, 256), ints(rows, 2), torch.zeros(rows, 2), experts)
+    act = impl("swiglu_quant", "triton_fused")
+    impl("moe", "cuda_grouped")(*call, limit=10.0, swiglu_quant=act, shared=shared)
+    product, last = f"moe_grouped_{tile}", "moe_combine_added" if has_shared else "moe_combine"
+    assert compiled == ["moe_route", "_quantize", product, "_fused", product, last]
 
 
 @pytest.mark.parametrize("name", ["cuda_fused", "cuda_unfused", "cuda_quant"])

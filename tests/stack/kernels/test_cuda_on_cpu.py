@@ -1,5 +1,6 @@
 """CUDA kernels agree with their references when their threads run one after another on the CPU."""
 
+import ctypes
 import math
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from stack.kernels import cuda_source
+from stack.kernels import cuda_source, tensor_map
 from stack.kernels.cases import Case, Draw
 from stack.kernels.catalog import OPS
 from stack.kernels.index_select.top_pools import top_pools
@@ -17,7 +18,7 @@ from stack.kernels.kda_chunk.cuda_prepared import prepare
 from stack.kernels.kda_chunk.segments import begin_pass, entering_states
 from stack.kernels.kda_decode import streams
 from stack.kernels.mhc_boundary import cuda_ring, cuda_ring_roles
-from stack.kernels.moe import routing
+from stack.kernels.moe import cuda_grouped, routing
 from stack.kernels.sample.cases import CASES as SAMPLE_CASES
 from tests.stack.kernels import cuda_on_cpu
 from tools.gpu.micro import inputs, step_inputs
@@ -272,6 +273,31 @@ def test_boundary_gives_the_codes_of_its_result(rows: int, width: int, first: bo
     *plain, of_chain = run(module("cuda_fused").mhc_boundary_quant, call, "cpu")
     *fused, of_kernel = run(module("cuda_quant").mhc_boundary_quant, call, "cpu")
     assert all(torch.equal(a.float(), b.float()) for a, b in zip([*plain, of_chain], [*fused, of_kernel], strict=True))
+
+
+@pytest.mark.parametrize("tile", [16, 32, 64])
+@pytest.mark.parametrize("shared", [0, 128, 256])
+@pytest.mark.parametrize(("tokens", "choices", "experts", "width"), [(21, 2, 6, 512), (70, 1, 1, 256)])
+def test_experts_whose_weights_stream(
+    monkeypatch: pytest.MonkeyPatch, tile: int, shared: int, tokens: int, choices: int, experts: int, width: int
+) -> None:
+    """Blocks have several items each, so that the ring runs on from one to the next; 70 rows of one expert are two
+    tiles of the largest."""
+    matrix = lambda *words: (ctypes.c_uint64 * tensor_map.WORDS)(*words)  # noqa: E731
+    monkeypatch.setattr(tensor_map, "byte_matrix", matrix)
+    monkeypatch.setattr(cuda_grouped, "TILES", ((1 << 30, tile),))
+    monkeypatch.setattr(cuda_grouped, "_multiprocessors", lambda device: 3)
+    monkeypatch.setattr(cuda_grouped, "_quantized", OPS["quantize_rows"].module("reference").quantize_rows)
+    cuda_grouped._map.cache_clear()
+    torch.manual_seed(tokens)
+    activation = OPS["swiglu_quant"].module("unfused").swiglu_quant
+    if shared:
+        call: Any = step_inputs.moe_with_shared("cpu", tokens, experts, choices, width, 256, shared, False)
+        call.kwargs["swiglu_quant"] = activation
+    else:
+        call = inputs.moe("cpu", tokens, experts, choices, width, 256, activation)
+    assert_agrees("moe", "cuda_grouped", call, 1e-2)
+    cuda_grouped._map.cache_clear()
 
 
 @pytest.mark.parametrize(("tokens", "choices", "experts", "align"), [(40, 2, 8, 16), (9, 8, 72, 64)])

@@ -111,7 +111,7 @@ def _products() -> Iterator[Check]:
     both = inputs.MOE
     for rows, experts, top_k in ((1, 8, 2), (9, 4, 2), (70, 8, 2), (90, 3, 3)):
         yield Check(
-            "moe", both, f"{rows} rows, {experts} experts top-{top_k}",
+            "moe", (*both, "cuda_grouped"), f"{rows} rows, {experts} experts top-{top_k}",
             lambda r=rows, e=experts, k=top_k: inputs.moe("cpu", r, e, k, 512, 256, None), 2e-2,
         )  # fmt: skip
     for rows, experts, top_k, shared, quantised in (

@@ -135,6 +135,7 @@ def _experts() -> Iterator[Shape]:
     ):
         touched = EXPERTS * (1 - (1 - 2 / EXPERTS) ** rows)
         impls = ("deep_gemm_contiguous", "triton_grouped", "deep_gemm_masked")[: 1 if rows > 4096 else 2 + (rows < 512)]
+        impls += ("cuda_grouped",) if rows <= 4096 else ()
         yield Shape(
             "moe", impls, f"{rows} rows, 72 experts top-2", lambda r=rows: inputs.moe("cuda", r, EXPERTS, 2, HIDDEN,
             INNER, None),
@@ -144,6 +145,7 @@ def _experts() -> Iterator[Shape]:
     for rows, inner in ((32768, 512), (1056, 512), (128, 512), (56, 512), (1, 512)):
         touched = EXPERTS * (1 - (1 - 2 / EXPERTS) ** rows)
         impls = ("by_rows", "beside_by_rows") if rows > 4096 else ("by_rows", "triton_grouped", "triton_beside")
+        impls += ("cuda_grouped",) if rows <= 4096 else ()
         yield Shape(
             "moe", impls, f"{rows} rows, 72 experts top-2 beside {inner}, quantised",
             lambda r=rows, n=inner: step_inputs.moe_with_shared("cuda", r, EXPERTS, 2, HIDDEN, INNER, n, True),

@@ -73,6 +73,10 @@ inline void copy16(uint32_t to, const void* from, bool valid) {
   });
 }
 inline void copy16_near(uint32_t to, const void* from, bool valid) { copy16(to, from, valid); }
+inline void copy4(uint32_t to, const void* from) {
+  if (to % 4 || reinterpret_cast<uintptr_t>(from) % 4) std::fprintf(stderr, "a copy of 4 bytes is not aligned\n"), std::abort();
+  self->copy_groups.back().push_back([=] { std::memcpy(shared_pointer(to), from, 4); });
+}
 inline void copies_commit() { self->copy_groups.emplace_back(); }
 template <int kLeft> inline void copies_wait() {
   auto& groups = self->copy_groups;
@@ -161,6 +165,7 @@ inline uint64_t descriptor(uint32_t address) { return address >> 4; }  // in uni
 inline void wgmma_fence() {}
 inline void wgmma_commit() {}
 template <int kLeft> inline void wgmma_wait() {}
+template <int kCount> inline void ready(float (&)[kCount]) {}
 
 namespace emulated {
 inline uint8_t swizzled(uint64_t descriptor, int row, int byte) {
