@@ -51,5 +51,6 @@ def kda_verify(
 
 @cache
 def _kernel(kind: str) -> "CudaKernel":
-    choices = {} if BLOCKS == 2 else {"KDA_BLOCKS": BLOCKS}
-    return streams.stream_kernel(streams.VERIFY, f"kda_stream_chain_{kind}", streams.chain_bytes(kind), **choices)
+    return streams.stream_kernel(
+        streams.VERIFY, f"kda_stream_chain_{kind}", streams.chain_bytes(kind), KDA_BLOCKS=BLOCKS
+    )

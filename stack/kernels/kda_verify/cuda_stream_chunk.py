@@ -55,5 +55,6 @@ def _blocks(kind: str) -> int:
 
 @cache
 def _kernel(kind: str) -> "CudaKernel":
-    choices = {} if BLOCKS == 3 else {"KDA_CHUNK_BLOCKS": BLOCKS}
-    return streams.stream_kernel(streams.VERIFY, f"kda_stream_chunk_{kind}", streams.chunk_bytes(kind), **choices)
+    return streams.stream_kernel(
+        streams.VERIFY, f"kda_stream_chunk_{kind}", streams.chunk_bytes(kind), KDA_CHUNK_BLOCKS=BLOCKS
+    )

@@ -21,9 +21,10 @@ from stack.kernels.mhc_boundary import cuda_ring, cuda_ring_roles
 from stack.kernels.moe import cuda_grouped, routing
 from stack.kernels.sample.cases import CASES as SAMPLE_CASES
 from tests.stack.kernels import cuda_on_cpu
-from tools.gpu.micro import inputs, step_inputs
+from tools.gpu.micro import inputs, kda_forms, step_inputs
 from tools.gpu.micro.compare import distance, run
 from tools.gpu.micro.inputs import Call
+from tools.gpu.micro.variants import chosen, implementation
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,6 +38,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_source.CudaKernel, "launch", cuda_on_cpu.launch)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=16))
     yield
+    streams.resident_blocks.cache_clear()
 
 
 def assert_agrees(op: str, impl: str, call: Call, tolerance: float) -> None:
@@ -224,19 +226,37 @@ def test_commit(impl: str, dtype: torch.dtype, snapshots: bool) -> None:
 def test_states_that_stream_give_what_those_that_wait_give(
     monkeypatch: pytest.MonkeyPatch, op: str, waits: str, streams_by: str, tolerance: float, dtype: torch.dtype
 ) -> None:
-    """One multiprocessor, so that blocks have several turns: the next state arrives under the one that is computed.
-    Those that step give the same bits."""
+    """The next state arrives under the one that is computed. Those that step give the same bits."""
+    call = several_turns(monkeypatch, op, dtype)
+    got, want = (run(getattr(OPS[op].module(impl), op), call, "cpu") for impl in (streams_by, waits))
+    assert max(distance(a, b) for a, b in zip(got, want, strict=True)) <= tolerance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("op", "variant"), [(op, form) for op, forms in kda_forms.FORMS.items() for form in forms])
+def test_a_launch_choice_of_a_stream_leaves_its_bits(
+    monkeypatch: pytest.MonkeyPatch, op: str, variant: str, dtype: torch.dtype
+) -> None:
+    call = several_turns(monkeypatch, op, dtype)
+    function = getattr(OPS[op].module(implementation(variant)), op)
+    want = run(function, call, "cpu")
+    with chosen(op, variant):
+        got = run(function, call, "cpu")
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    with_reference = run(OPS[op].module("reference").__dict__[op], call, "cpu")
+    assert max(distance(a, b) for a, b in zip(got, with_reference, strict=True)) <= 6e-3
+
+
+def several_turns(monkeypatch: pytest.MonkeyPatch, op: str, dtype: torch.dtype) -> Any:
+    """A call on one multiprocessor, where every block has several turns; of a commit with every count of old inputs."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=1))
     streams.resident_blocks.cache_clear()
     torch.manual_seed(10)
-    call = (
-        inputs.kda_verify("cpu", 5, 8, 2, dtype) if op == "kda_verify" else inputs.kda_commit("cpu", 6, 8, 2, 2, dtype)
-    )
-    if op == "kda_commit":
-        call.args[5].copy_(torch.tensor([1, 2, 3, 8, 0, 5]))
-    got, want = (run(getattr(OPS[op].module(impl), op), call, "cpu") for impl in (streams_by, waits))
-    streams.resident_blocks.cache_clear()
-    assert max(distance(a, b) for a, b in zip(got, want, strict=True)) <= tolerance
+    if op == "kda_verify":
+        return inputs.kda_verify("cpu", 5, 8, 2, dtype)
+    call: Any = inputs.kda_commit("cpu", 6, 8, 2, 2, dtype)
+    call.args[5].copy_(torch.tensor([1, 2, 3, 8, 0, 5]))
+    return call
 
 
 @pytest.mark.parametrize("splits", [1, 2])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tools.gpu.micro import inputs, step_inputs
+from tools.gpu.micro import inputs, kda_forms, step_inputs
 from tools.gpu.micro.inputs import BF16, F32, FP8, Call
 
 HEADS, EXPERTS, HIDDEN, INNER = 16, 72, 4096, 2048
@@ -33,8 +33,6 @@ PARTIAL_VARIANTS = {
     FP8: ("tilelang_partial@kv_tile=32,tilelang_partial.STAGES_32=1",),
     BF16: ("tilelang_partial@tilelang_partial.STAGES_32=1",),
 }
-
-STREAM_VARIANTS = ("cuda_stream_chunk@cuda_stream_chunk.BLOCKS=2",)
 
 RING_VARIANTS = ("cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",)
 
@@ -225,12 +223,12 @@ def _linear_attention() -> Iterator[Shape]:
             "kda_verify", inputs.KDA_VERIFY, f"132 x 8, 16 heads, {dtype}",
             lambda d=dtype: inputs.kda_verify("cuda",
             132, 8, HEADS, d),
-            132 * state, anchor="347 us with snapshots", target_us=60,
+            132 * state, anchor="347 us with snapshots", target_us=60, variants=kda_forms.VERIFY,
         )  # fmt: skip
         yield Shape(
             "kda_commit", inputs.KDA_COMMIT, f"132 x 7 of 8, 2 layers, {dtype}",
             lambda d=dtype: inputs.kda_commit("cuda", 132, 8, HEADS, 2, d, 7),
-            2 * 132 * state * 2, target_us=100, variants=STREAM_VARIANTS if size == 2 else (),
+            2 * 132 * state * 2, target_us=100, variants=kda_forms.COMMIT,
         )  # fmt: skip
         for requests in (8, 1) if dtype == BF16 else ():
             yield Shape(
