@@ -83,7 +83,7 @@ def _fill(carry: Path, calls: Sequence[Call], options: argparse.Namespace) -> No
         if not options.without_packages:
             _pack(carry, packages_of(calls))
         if "{carry}/sanitizer.tar.xz" in words:
-            kept = ROOT / "build" / f"sanitizer-{'-'.join(VERSIONS)}.tar.xz"
+            kept = options.build / f"compute-sanitizer-{'-'.join(VERSIONS)}.tar.xz"
             kept.parent.mkdir(parents=True, exist_ok=True)
             pack_sanitizer(kept)
             shutil.copyfile(kept, carry / "sanitizer.tar.xz")

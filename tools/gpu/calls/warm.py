@@ -3,8 +3,8 @@
 Every step of the calls is run on a GPU that does nothing (`tools.gpu.null`), in the Python, PyTorch and Triton of the
 machine and with the packages of the calls; a session's instances are started as far as ready. Kernels of CUDA sources,
 Triton and DeepGEMM land in ARCHIVE under the names by which the machine looks for them. One that is never looked for
-costs its bytes: names are digests of all that the kernel was made of. Libraries that were built for this machine's
-processor (launchers of Triton and TileLang) stay here, since another machine's system may not load them.
+costs its bytes: names are digests of all that the kernel was made of. Libraries for this machine's processor (Triton's
+launchers) stay here, since another machine's system may not load them. Calls with packages of their own are left out.
 """
 
 import argparse
