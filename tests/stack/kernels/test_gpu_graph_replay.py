@@ -22,7 +22,12 @@ OF_TORCH = {("linear", "torch_matmul"), ("sample", "torch_sort")}
 def test_every_implementation_that_calls_a_library_is_replayed() -> None:
     replayed = {(check.op, impl) for check in CHECKS for impl in check.impls}
     of_libraries = {(op.name, impl) for op in OPS.values() for impl in op.impls if calls_library(op.name, impl)}
-    known = {("linear_fp8", "deep_gemm"), ("kda_chunk", "fla_chunk"), ("kda_chunk", "flash_kda")}
+    known = {
+        ("linear", "deep_gemm"),
+        ("linear_fp8", "deep_gemm"),
+        ("kda_chunk", "fla_chunk"),
+        ("kda_chunk", "flash_kda"),
+    }
     on_cpu_only = {(op, impl) for op, impl in of_libraries if impl.startswith("torch_")} - OF_TORCH
     assert known < of_libraries and of_libraries - on_cpu_only <= replayed
 

@@ -86,9 +86,9 @@ def _rows() -> Iterator[Check]:
 
 
 def _products() -> Iterator[Check]:
-    for rows, outputs, width in ((1, 64, 512), (37, 512, 1536)):
+    for rows, outputs, width in ((1, 64, 512), (37, 512, 1536), (130, 1296, 512)):
         yield Check(
-            "linear", ("torch_matmul",), f"{rows} x {outputs} x {width}",
+            "linear", ("torch_matmul", "deep_gemm"), f"{rows} x {outputs} x {width}",
             lambda r=rows, n=outputs, k=width: inputs.linear("cpu", r, n, k), 4e-3,
         )  # fmt: skip
     for by_row in (False, True):

@@ -189,7 +189,7 @@ def _products() -> Iterator[Shape]:
         (1056, 38720, HIDDEN, "D14", 430),
     ):
         yield Shape(
-            "linear", ("torch_matmul",), f"{rows} x {outputs} x {width}",
+            "linear", ("torch_matmul", "deep_gemm"), f"{rows} x {outputs} x {width}",
             lambda r=rows, n=outputs, k=width: inputs.linear("cuda", r, n, k),
             2 * (rows * width + outputs * width + rows * outputs), 2.0 * rows * outputs * width, BF16_RATE, anchor,
             target,
