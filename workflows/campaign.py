@@ -14,7 +14,7 @@ from workflows.doctor import require_gpus
 from workflows.errors import WorkflowError
 from workflows.overview import Outcome, outcomes, result_table
 from workflows.preview import Preview, cell_words, grouped, jobs, session_words
-from workflows.runner import PROFILE, dry_run, run_snakemake
+from workflows.runner import PROFILE, dry_run, run_at_work, run_snakemake
 from workflows.standing import take_away
 from workflows.still_needed import outdated_plans, uncounted
 from workflows.targets import Selection
@@ -62,7 +62,8 @@ class Campaign:
         found = [o for o in outcomes(ROOT / "results") if _place(o) in set(folders)]
         if code not in (0, 130) and not found:
             dry_run(self._targets(selection, with_report), self._config(), ())  # raises where nothing could be planned
-        out.print(result_table(found, selection.catalog))
+        if found:
+            out.print(result_table(found, selection.catalog))
         return _verdict(code, found, folders, err, force=force)
 
     def _preview(self, selection: Selection, out: Console, *, is_forced: bool, with_report: bool) -> None:
@@ -76,6 +77,10 @@ class Campaign:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(said, encoding="utf-8")
         preview = Preview(selection.folders, jobs(said), results, whys)
+        if holder := run_at_work():
+            out.print(
+                f"another np1d run (process {holder}) is at work here; what it does is not in this", highlight=False
+            )
         if preview.sessions:
             out.print(preview.table())
         for line in preview.lines():
@@ -137,11 +142,11 @@ def _verdict(code: int, found: list[Outcome], folders: list[str], err: Console, 
     invalid = [outcome for outcome in found if not outcome.is_good]
     missing = len(folders) - len(found)
     if invalid or missing:
-        err.print(
-            f"{len(invalid)} of {len(folders)} sessions are no valid result and {missing} did not run; "
-            "np1d rerun --failed --yes, then the same command, measures them again",
-            highlight=False,
-        )
+        bad = f"{len(invalid)} of {len(folders)} sessions are no valid result" if invalid else ""
+        undone = f"{missing} of {len(folders)} did not run" if missing else ""
+        way = "np1d rerun --failed --yes, then the same command, measures again" if invalid else "the same command runs"
+        said = " and ".join(filter(None, (bad, undone)))
+        err.print(f"{said}; {way} what is missing", highlight=False, soft_wrap=True)
         return 1
     if code:
         err.print(f"the sessions are valid, but Snakemake ended with code {code}; logs/ has its steps", highlight=False)

@@ -1,5 +1,6 @@
 """The command `np1d`: measure rows of the published tables, look at what came out, and keep it in order."""
 
+import contextlib
 import errno
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from workflows.catalog import load_catalog
 from workflows.errors import WorkflowError
 from workflows.overview import outcomes, outcomes_of_cell, result_table, row_table
 from workflows.resolution import resolve
+from workflows.runner import working_alone
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -245,28 +247,30 @@ def rerun(
     if not failed:
         raise WorkflowError("say what to run again: np1d rerun --failed")
     catalog = load_catalog()
-    found = housekeeping.failed(RESULTS)
-    if testbed:
-        found = housekeeping.of_testbed(found, testbed, catalog)
-    if not found:
-        out.print("there is no failed session")
-        return
-    out.print(result_table(found, catalog))
-    if yes:
-        housekeeping.forget(found)
-        out.print(f"{_sessions(len(found))} will be measured by the next np1d run that selects them")
-    else:
-        out.print("np1d rerun --failed --yes does it")
+    with working_alone() if yes else contextlib.nullcontext():
+        found = housekeeping.failed(RESULTS)
+        if testbed:
+            found = housekeeping.of_testbed(found, testbed, catalog)
+        if not found:
+            out.print("there is no failed session")
+            return
+        out.print(result_table(found, catalog))
+        if yes:
+            housekeeping.forget(found)
+    done = f"{_sessions(len(found))} will be measured by the next np1d run that selects them"
+    out.print(done if yes else "np1d rerun --failed --yes does it")
 
 
 @app.command()
 def prune(yes: Annotated[bool, typer.Option("--yes", help="Delete them.")] = False) -> None:
     """List results of rows that are no longer in the catalogue, and delete them with --yes."""
-    folders = list(housekeeping.orphans(RESULTS, load_catalog()))
-    for folder in folders:
-        out.print(str(folder.relative_to(ROOT)), highlight=False)
+    with working_alone() if yes else contextlib.nullcontext():
+        folders = list(housekeeping.orphans(RESULTS, load_catalog()))
+        for folder in folders:
+            out.print(str(folder.relative_to(ROOT)), highlight=False)
+        if yes:
+            housekeeping.remove(folders, RESULTS)
     if yes:
-        housekeeping.remove(folders, RESULTS)
         out.print(f"{len(folders)} deleted")
     else:
         out.print("np1d prune --yes deletes them" if folders else "nothing to prune")
@@ -278,11 +282,13 @@ def import_results(
 ) -> None:
     """Take in sessions that ran elsewhere; each gets the next free number of its cell, and its metrics are computed."""
     taken: list[Path] = []
-    for source in sources:
-        for folder in housekeeping.take_in(source, RESULTS):
-            out.print(str(folder.relative_to(ROOT)), highlight=False)
-            housekeeping.measure_missing(folder)
-            taken.append(folder)
+    read = [housekeeping.read_sessions(source) for source in sources]
+    with working_alone():
+        for sessions in read:
+            for folder in housekeeping.copy_in(sessions, RESULTS):
+                out.print(str(folder.relative_to(ROOT)), highlight=False)
+                housekeeping.measure_missing(folder)
+                taken.append(folder)
     testbeds = sorted({folder.relative_to(RESULTS).parts[0] for folder in taken})
     commands = " and ".join(f"np1d report --testbed {name.replace('_sglang', ' --engine sglang')}" for name in testbeds)
     for one in (one for cell in dict.fromkeys(folder.parent for folder in taken) for one in outcomes_of_cell(cell)):

@@ -22,10 +22,14 @@ NOT_TESTBEDS = ("serve", "gate")
 IMPORTED = ("plan.json", "status.json", "provenance.json", "client.json", "requests.parquet", "chunks.parquet",
             "engine.jsonl", "gpu.jsonl", "operating_point.json")  # fmt: skip
 
+Ended = tuple[Path, Plan, dict[str, Any]]
+"""A session's folder, plan and status."""
+
 
 def failed(results: Path) -> list[Outcome]:
-    """Sessions that are no valid result, or whose newest attempt is none."""
-    return [outcome for outcome in outcomes(results) if not outcome.is_good]
+    """Sessions that are no valid result, or whose newest attempt is none; not those that lack their metrics alone,
+    which the next run or report computes."""
+    return [outcome for outcome in outcomes(results) if not outcome.is_good and not outcome.lacks_metrics]
 
 
 def of_testbed(found: list[Outcome], testbed: str, catalog: Catalog) -> list[Outcome]:
@@ -68,16 +72,24 @@ def take_in(source: Path, results: Path) -> list[Path]:
 
     Raises WorkflowError when a folder is no session; a session that is there already is left out.
     """
+    return copy_in(read_sessions(source), results)
+
+
+def read_sessions(source: Path) -> list[Ended]:
+    """Every session at or below a folder, before anything is copied. Raises WorkflowError where one is none."""
     if source.is_file():
         raise WorkflowError(f"{source} is a file; give the folder of a session, or one above several")
     if not source.is_dir():
         raise WorkflowError(f"there is no folder {source}")
-    found = sorted(source.rglob("status.json"))
-    sessions = [path.parent for path in found if "attempts" not in path.parts]
+    sessions = [path.parent for path in sorted(source.rglob("status.json")) if "attempts" not in path.parts]
     if not sessions:
         raise WorkflowError(f"{source} holds no session (a folder with plan.json and status.json)")
-    read = [(session, *_read_one(session)) for session in sessions]  # all, before any is copied
-    return [target for one in read if (target := _take_one(*one, results)) is not None]
+    return [(session, *_read_one(session)) for session in sessions]
+
+
+def copy_in(sessions: list[Ended], results: Path) -> list[Path]:
+    """Copy what `read_sessions` read, each under the next free number of its cell, unless it is there already."""
+    return [target for one in sessions if (target := _take_one(*one, results)) is not None]
 
 
 def _read_one(session: Path) -> tuple[Plan, dict[str, Any]]:
@@ -120,7 +132,7 @@ def measure_missing(folder: Path) -> None:
 
 def session_folder(cell: str, testbed: str, results: Path, catalog: Catalog) -> Path:
     """Folder of a session that is named by its folder, or as `locate` takes it. Raises WorkflowError for neither."""
-    folder = Path(cell)
+    folder = next((path for path in (Path(cell), results.parent / cell) if path.exists()), Path(cell))
     if folder.is_file():
         raise WorkflowError(f"{cell} is a file; name the session's folder, {folder.parent}")
     if not folder.is_dir():
@@ -168,8 +180,8 @@ def why(folder: Path, catalog: Catalog) -> list[str]:
         reasons.append(f"{newer_words(status['newer'])}; `np1d rerun --failed` measures it again")
     code = status.get("measured_code")
     now = measured_code(old.cell.engine, catalog.testbed(testbed).platform)
-    if code and code != now:
-        reasons.append(f"the code it ran has changed ({code} -> {now})")
+    if code != now:
+        reasons.append(f"the code it ran has changed ({code or 'not recorded'} -> {now})")
     here = [one for one in outcomes_of_cell(folder.parent) if one.folder == folder]
     reasons += [f"it is {one.superseded}" for one in here if one.superseded and not reasons]
     return reasons

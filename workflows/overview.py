@@ -20,6 +20,7 @@ from workflows.standing import newer_words
 from workloads.files import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
+NOT_MEASURED = "not measured"
 STYLES = {"runnable": "green", "not_built": "yellow", "not_applicable": "dim", "script_only": "cyan"}
 
 
@@ -30,7 +31,7 @@ class Outcome:
     folder: Path
     cell: dict[str, Any]
     verdict: str
-    """VALID, INVALID, or `not measured`."""
+    """VALID, INVALID, or NOT_MEASURED."""
     metric: str
     value: float | None
     reason: str
@@ -56,6 +57,11 @@ class Outcome:
     def testbed(self) -> str:
         """Folder of the testbed under `results/`."""
         return self.folder.parts[-5]
+
+    @property
+    def lacks_metrics(self) -> bool:
+        """Whether it ended well and its records wait for their metrics."""
+        return self.verdict == NOT_MEASURED and self.status["status"] == "ok"
 
     @property
     def is_good(self) -> bool:
@@ -104,7 +110,7 @@ def _judged(folder: Path, status: dict[str, Any]) -> Outcome:
     except FileNotFoundError:
         missing = "metrics.json is missing; np1d run computes it from the records"
         reason = missing if status["status"] == "ok" else f"{status['kind']}: {status['reason']}"
-        return Outcome(folder, status["cell"], "not measured", "", None, reason)
+        return Outcome(folder, status["cell"], NOT_MEASURED, "", None, reason)
     except ValueError:
         reason = "metrics.json is cut short; delete it, and np1d run computes it from the records"
         return Outcome(folder, status["cell"], "INVALID", "", None, reason)

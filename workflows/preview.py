@@ -145,7 +145,7 @@ def _why(session: Path, snakemakes: str) -> str:
     try:
         last = read_json(tries[-1] / "status.json")
     except (OSError, ValueError):
-        return "its last attempt was cut off"
+        return "its last attempt has not ended"
     if last["status"] == "ok":
         return "its result was taken away to be measured again"
     return "its last attempt was interrupted" if last["kind"] == "interrupted" else f"failed before: {last['kind']}"

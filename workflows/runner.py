@@ -39,7 +39,7 @@ def run_snakemake(
     `anew` names files to make again although they are there; it is asked when results that an earlier run took away
     have been put back.
     """
-    with _claim() as lock:
+    with working_alone() as lock:
         _drop_stale_lock(config)
         _put_back()
         command = [*_snakemake(profile, targets), *arguments, *_forced(anew()), "--config", *config]
@@ -86,24 +86,41 @@ def _complaint(text: str) -> str:
     return " ".join(lines[first : first + 3])
 
 
-def _claim() -> IO[str]:
-    path = ROOT / ".snakemake" / "np1d.lock"
-    path.parent.mkdir(exist_ok=True)
-    lock = path.open("a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        holder = lock.read().strip()
+def working_alone() -> IO[str]:
+    """The lock of this checkout's results, held until it is closed. Raises WorkflowError while a run holds it."""
+    lock = _lock_file()
+    if holder := _holder(lock):
         lock.close()
         raise WorkflowError(
             f"another np1d run (process {holder}) is working in this folder; wait for it to end, then run again"
-        ) from None
+        )
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
     os.set_inheritable(lock.fileno(), True)
     return lock
+
+
+def run_at_work() -> str:
+    """The process of the run that works in this checkout now; empty where there is none."""
+    with _lock_file() as lock:
+        return _holder(lock)
+
+
+def _lock_file() -> IO[str]:
+    path = ROOT / ".snakemake" / "np1d.lock"
+    path.parent.mkdir(exist_ok=True)
+    return path.open("a+")
+
+
+def _holder(lock: IO[str]) -> str:
+    """Who holds the lock; empty where it is ours now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return ""
+    except BlockingIOError:
+        lock.seek(0)
+        return lock.read().strip() or "unknown"
 
 
 def _drop_stale_lock(config: Sequence[str]) -> None:

@@ -76,6 +76,13 @@ def test_only_sessions_that_are_no_result_are_forgotten(tmp_path: Path, plan: Pl
     assert (good / "status.json").exists()
 
 
+def test_a_result_that_waits_for_its_metrics_is_no_failed_one(tmp_path: Path, plan: Plan) -> None:
+    (session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan) / "metrics.json").unlink()
+    died = session(tmp_path / "cpu/decode/baseline/sp99_9/s1", plan, status="failed")
+    (died / "metrics.json").unlink()
+    assert [outcome.folder for outcome in housekeeping.failed(tmp_path)] == [died]
+
+
 def test_a_half_written_status_is_no_result(tmp_path: Path, plan: Plan) -> None:
     folder = session(tmp_path / "cpu/decode/baseline/sp99_9/s0", plan)
     (folder / "status.json").write_text('{"status": "ok"')
@@ -90,11 +97,9 @@ def test_damaged_metrics_are_no_result_and_say_the_way_out(tmp_path: Path, plan:
         (json.dumps(whole), ""),
         (json.dumps(whole).replace("10.0", "11.0"), "metrics.json was changed after it was computed; delete it"),
         (json.dumps(whole)[:40], "metrics.json is cut short; delete it"),
-        (None, "metrics.json is missing; np1d run computes it"),
     ):
         (folder / "metrics.json").unlink()
-        if content:
-            (folder / "metrics.json").write_text(content)
+        (folder / "metrics.json").write_text(content)
         assert [outcome.reason[: len(words)] for outcome in housekeeping.failed(tmp_path)] == ([words] if words else [])
 
 

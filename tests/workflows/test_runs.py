@@ -67,12 +67,14 @@ def test_a_killed_snakemake_leaves_nothing_and_its_lock_is_no_obstacle(checkout:
 
 
 def test_a_second_run_in_the_same_folder_is_one_sentence(checkout: Checkout) -> None:
-    checkout.script({"baseline": {"client": {"seconds": 8}}})
+    checkout.script({"baseline": {"client": {"seconds": 20}}})
     first = checkout.start(*RUN)
     wait_for(first, "starting p0")
     code, text = checkout.run(*RUN)
     assert code == 2
     assert "another np1d run (process" in text
+    code, text = checkout.run("rerun", "--failed", "--yes")
+    assert (code, "another np1d run (process" in text) == (2, True), text
     assert first.communicate(timeout=120) and first.returncode == 0
 
 
@@ -97,7 +99,7 @@ def test_a_failed_measurement_never_replaces_a_valid_one(checkout: Checkout) -> 
     assert "a newer attempt (0002) is no result: client_died" in listed
     (checkout.folder / "speed.txt").unlink()
     code, text = checkout.run("rerun", "--failed", "--yes")
-    assert "1 sessions will be measured" in text
+    assert "1 session will be measured" in text
     assert checkout.run(*run)[0] == 0
     assert "newer" not in checkout.status("decode/baseline")
     assert checkout.attempts("decode/baseline") == 3
