@@ -9,7 +9,7 @@ import pytest
 
 from tests.workflows.test_session import scripted_plan
 from tools.gpu.calls import device, pack, run
-from tools.gpu.calls.table import read_calls
+from tools.gpu.calls.table import read_calls, read_lists
 from workflows.catalog import load_catalog
 from workflows.housekeeping import take_in
 from workflows.resolution import resolve
@@ -98,6 +98,37 @@ def test_steps_for_which_no_time_is_left_are_not_begun(tmp_path, monkeypatch):
     assert run.main([*arguments, "--table", str(tmp_path / "calls.txt")]) == 1
     (step,) = json.loads((tmp_path / "out" / "summary.json").read_text())["steps"]
     assert step["status"] == "not begun"
+
+
+def test_a_session_that_would_be_cut_short_is_not_begun_and_the_next_step_has_its_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "BUILD", tmp_path / "build")
+    table = "late testbed cpu\nlate measured 100 session test/row load\nlate works 100 python platform\n"
+    (tmp_path / "calls.txt").write_text(table)
+    arguments = ["late", "--carry", str(tmp_path / "carry"), "--out", str(tmp_path / "out"), "--total-s", "115"]
+    assert run.main([*arguments, "--table", str(tmp_path / "calls.txt")]) == 1
+    steps = json.loads((tmp_path / "out" / "summary.json").read_text())["steps"]
+    assert [step["status"] for step in steps] == ["not begun", "ok"]
+
+
+def test_calls_for_which_no_time_is_left_are_named_and_not_begun(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    table = "".join(f"{name} testbed cpu\n{name} works 20 python platform\n" for name in ("one", "two"))
+    (tmp_path / "calls.txt").write_text(table + "both calls one two\n")
+    (tmp_path / "carry").mkdir()
+    with tarfile.open(tmp_path / "carry" / "tree.tar.xz", "w:xz") as archive:
+        archive.add(tmp_path / "calls.txt", "calls.txt")
+    options = ["--carry", str(tmp_path / "carry"), "--out", str(tmp_path / "out"), "--total-s", "60"]
+    assert device.main(["both", *options, "--table", str(tmp_path / "calls.txt")]) == 1
+    assert "not begun, for want of time: one, two" in capsys.readouterr().out
+    summaries = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summaries == [{"call": "one", "steps": []}, {"call": "two", "steps": []}]
+
+
+@pytest.mark.parametrize(("line", "sentence"), [("a calls a", "name of its own"), ("b calls a+c", "no call c")])
+def test_a_wrong_list_is_named(tmp_path, line, sentence):
+    (tmp_path / "calls.txt").write_text(f"a testbed cpu\n{line}\n")
+    with pytest.raises(ValueError, match=f"line 2: .*{sentence}"):
+        read_lists(tmp_path / "calls.txt")
 
 
 def test_packages_lie_in_one_folder_and_are_unpacked_anew_only_when_they_changed(tmp_path, monkeypatch):
