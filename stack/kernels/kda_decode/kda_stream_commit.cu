@@ -126,9 +126,12 @@ __device__ __forceinline__ void permute_window(BF16* window, const Ends& ends, i
 
 // The whole window, by kCount threads.
 template <int kCount = kThreads> __device__ __forceinline__ void replace_window(BF16* window, const Ends& ends, int accepted) {
-  if constexpr (kPermutedWindow) return permute_window(window, ends, accepted);
+  if constexpr (kPermutedWindow) {
+    permute_window(window, ends, accepted);
+  } else {
 #pragma unroll
-  for (int i = 0; i < kThreads / kCount; ++i) replace_piece(window, ends, accepted, i * kCount + threadIdx.x);
+    for (int i = 0; i < kThreads / kCount; ++i) replace_piece(window, ends, accepted, i * kCount + threadIdx.x);
+  }
 }
 
 // Blocks walk over (request, layer, head).

@@ -6,6 +6,7 @@ A choice changes how states and rows reach the chip and not what is computed, so
 without. Single choices come first, so that a time says which one pays, then those that may add up.
 """
 
+import argparse
 import os
 import time
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ def kernels() -> Iterator[CudaKernel]:
 
 def main() -> None:
     """Compile all of them, each set of definitions once."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     begin = time.monotonic()
     sets = {(kernel.source, kernel.defines) for kernel in kernels()}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
