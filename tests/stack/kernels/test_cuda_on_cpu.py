@@ -13,6 +13,8 @@ import torch
 from stack.kernels import cuda_source, tensor_map
 from stack.kernels.cases import Case, Draw
 from stack.kernels.catalog import OPS
+from stack.kernels.index_select import paged_scores
+from stack.kernels.index_select import top_pools as selection
 from stack.kernels.index_select.top_pools import top_pools
 from stack.kernels.kda_chunk.cuda_prepared import prepare
 from stack.kernels.kda_chunk.segments import begin_pass, entering_states
@@ -135,6 +137,28 @@ def test_index_selection(impl: str, lens: list[int], prefix: list[int], padding:
     torch.manual_seed(padding)
     call: Any = inputs.index_select("cpu", lens, prefix, padding, 256, True, budget=16)
     assert_agrees("index_select", impl, call, 0.0)
+
+
+@pytest.mark.parametrize(("page_size", "rows_a_request"), [(256, 8), (64, 5), (256, 4), (16, 1)])
+def test_scales_that_come_with_their_keys_change_no_score(
+    monkeypatch: pytest.MonkeyPatch, page_size: int, rows_a_request: int
+) -> None:
+    """Pages of one tile, and of fewer pools; what nobody scores stays as it was."""
+    torch.manual_seed(page_size)
+    lens = [rows_a_request] * 3
+    call: Any = inputs.index_select("cpu", lens, [900, 70, 300], 2, page_size, True, budget=16)
+    q, w, codes, scale, table, slot, request, position = call.args
+    query, weight = selection.prepared_queries(q, w, fp8=True)
+    results = []
+    for staged in (0, 1):
+        monkeypatch.setattr(paged_scores, "STAGED_SCALES", staged)
+        out = torch.full((len(q), 240), 7.0)
+        paged_scores.page_scores(
+            query, weight, codes, scale, table, slot, request, position, out, kpool=4, rows_a_request=rows_a_request,
+            warpgroup=True,
+        )  # fmt: skip
+        results.append(out)
+    assert torch.equal(*results) and bool((results[0] != 7.0).any()) and bool((results[0] == 7.0).any())
 
 
 @pytest.mark.parametrize("pools", [600, 3000, 9000, 17000])

@@ -295,6 +295,7 @@ def _index() -> Iterator[Shape]:
             f"{len(lens)} x {lens[0]} behind {prefix[0]}",
             lambda n=lens, p=prefix: inputs.index_select("cuda", n, p, 0, 256, True),
             sum(p / 4 * 132 for p in prefix), pools * 32 * 128 * 2.0, FP8_RATE, anchor,
+            variants=("paged_held@paged_scores.STAGED_SCALES=1",) if lens[0] <= 8 else (),
         )  # fmt: skip
     yield Shape(
         "index_write",
