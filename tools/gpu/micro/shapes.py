@@ -228,7 +228,7 @@ def _linear_attention() -> Iterator[Shape]:
         yield Shape(
             "kda_commit", inputs.KDA_COMMIT, f"132 x 7 of 8, 2 layers, {dtype}",
             lambda d=dtype: inputs.kda_commit("cuda", 132, 8, HEADS, 2, d, 7),
-            2 * 132 * state * 2, target_us=100, variants=kda_forms.COMMIT,
+            2 * 132 * state * 2, target_us=100, variants=kda_forms.COMMIT if size == 2 else kda_forms.COMMIT_FP32,
         )  # fmt: skip
         for requests in (8, 1) if dtype == BF16 else ():
             yield Shape(
