@@ -20,7 +20,7 @@ from torch import Tensor
 
 from stack.kernels.sparse_mla.flat_pool import LATENT, flat_call
 from stack.kernels.sparse_mla.tilelang_merge import merge_parts
-from stack.kernels.sparse_mla.tilelang_queries import E4M3, E4M3_MAX, placing
+from stack.kernels.sparse_mla.tilelang_queries import E4M3, E4M3_MAX, placing, taking
 from stack.kernels.tile_program import compiled, missing
 
 __all__ = ["missing", "sparse_mla"]
@@ -89,7 +89,7 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
     import tilelang.language as tl
 
     kv, unit, peak_p = (E4M3, 16, E4M3_MAX) if is_fp8 else ("bfloat16", 8, 1.0)
-    place = placing(kv, HEADS)
+    take, place = taking(HEADS), placing(kv, HEADS)
     written = "bfloat16" if is_whole else "float32"
     q_units, units, entries, rows_out, logs = (
         tl.dynamic(name, "int64") for name in ("q_units", "units", "entries", "rows_out", "logs")
@@ -134,22 +134,10 @@ def program(tile: int, is_fp8: bool, is_whole: bool) -> Any:
             if is_fp8:
                 query = tl.alloc_fragment((HEADS, LATENT), "float32")
                 largest = tl.alloc_fragment((HEADS,), "float32")
-                for h, d in tl.Parallel(HEADS, LATENT):
-                    query[h, d] = q[
-                        tl.cast(row, wide) * q_row
-                        + tl.cast(tl.min(block * HEADS + h, heads - 1), wide) * q_head
-                        + d // 8,
-                        d % 8,
-                    ]
+                take(q, row, block, heads, q_row, q_head, query)
                 place(query, largest, 1.0, q_shared, q_scale)
             else:
-                for h, d in tl.Parallel(HEADS, LATENT):
-                    q_shared[h, d] = q[
-                        tl.cast(row, wide) * q_row
-                        + tl.cast(tl.min(block * HEADS + h, heads - 1), wide) * q_head
-                        + d // 8,
-                        d % 8,
-                    ]
+                take(q, row, block, heads, q_row, q_head, q_shared)
                 for h in tl.Parallel(HEADS):
                     q_scale[h] = 1.0
             tl.fill(mixed, 0.0)

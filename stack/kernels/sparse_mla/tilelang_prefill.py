@@ -19,7 +19,7 @@ from torch import Tensor
 
 from stack.kernels.sparse_mla import tilelang_wide
 from stack.kernels.sparse_mla.flat_pool import LATENT, flat_call
-from stack.kernels.sparse_mla.tilelang_queries import OPERANDS, placing
+from stack.kernels.sparse_mla.tilelang_queries import OPERANDS, placing, taking
 from stack.kernels.tile_program import compiled, missing
 
 __all__ = ["missing", "sparse_mla"]
@@ -77,7 +77,7 @@ def program(kind: str) -> Any:
 
     is_fp8, has_fp8_scores = kind != "bf16", kind == "q8"
     stored, unit, product, scored = OPERANDS[kind]
-    place = placing(scored, HEADS)
+    take, place = taking(HEADS), placing(scored, HEADS)
     q_units, units, entries, rows_out = (
         tl.dynamic(name, "int64") for name in ("q_units", "units", "entries", "rows_out")
     )
@@ -119,11 +119,7 @@ def program(kind: str) -> Any:
             query = tl.alloc_fragment((HEADS, LATENT), "float32")
             largest = tl.alloc_fragment((HEADS,), "float32")
 
-            for h, d in tl.Parallel(HEADS, LATENT):
-                query[h, d] = q[
-                    tl.cast(row, wide) * q_row + tl.cast(tl.min(block * HEADS + h, heads - 1), wide) * q_head + d // 8,
-                    d % 8,
-                ]
+            take(q, row, block, heads, q_row, q_head, query)
             place(query, largest, scale_log2, q_shared, q_scale)
             tl.fill(mixed, 0.0)
             tl.fill(weight, 0.0)

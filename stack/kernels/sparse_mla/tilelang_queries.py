@@ -30,6 +30,24 @@ OPERANDS = {
 """`bf16` latents; `fp8` latents, widened; `q8`: the scores from FP8 operands, the output from widened ones."""
 
 
+def taking(block_heads: int) -> Any:
+    """The macro `take(q, row, block, heads, q_row, q_head, to_HL)`: the heads of a block of a row, the last head again
+    for those that the row does not have."""
+    import tilelang.language as tl
+
+    @tl.macro
+    def take(q, row, block, heads, q_row, q_head, to):
+        for h, d in tl.Parallel(block_heads, LATENT):
+            to[h, d] = q[
+                tl.cast(row, "int64") * q_row
+                + tl.cast(tl.min(block * block_heads + h, heads - 1), "int64") * q_head
+                + d // 8,
+                d % 8,
+            ]
+
+    return take
+
+
 def placing(scored: str, heads: int) -> Any:
     """The macro `place(query_HL, largest_H, scale_log2, q_shared_HL, q_scale_H)`: FP32 queries to `q_shared` as type
     `scored`, and to `q_scale` what scores are multiplied with. E4M3 is quantised by head, with `largest` to work in."""
