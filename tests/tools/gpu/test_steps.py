@@ -1,6 +1,7 @@
 """Every step of every call goes as far as it can without a GPU: its words are understood, and select something."""
 
 import argparse
+import importlib
 import json
 import runpy
 import subprocess
@@ -51,6 +52,9 @@ def understood(step: Step, carry: Path, out: Path, monkeypatch: pytest.MonkeyPat
 def test_the_words_of_a_python_step_are_understood_and_name_what_is_there(step, tmp_path, monkeypatch):
     for name in BROUGHT:
         (tmp_path / name).touch()
+    if len(step.arguments) == 1:  # nothing to understand
+        assert callable(importlib.import_module(step.arguments[0]).main)
+        return
     options = understood(step, tmp_path, tmp_path, monkeypatch)
     files = [word.removeprefix("{carry}/") for word in step.arguments if word.startswith("{carry}/")]
     assert set(files) <= BROUGHT

@@ -59,7 +59,7 @@ class Job:
     words: tuple[str, ...]
 
 
-ALWAYS = (
+ALL_KERNELS = (
     Job("sources", ("tools.gpu.null.sources",)),
     Job("checks", ("tools.gpu.micro", "--skip-times", "--keep-going")),
     Job("times", ("tools.gpu.micro", "--skip-checks", "--keep-going")),
@@ -98,7 +98,7 @@ def warm(archive: Path, calls: Sequence[Call], options: argparse.Namespace) -> N
         **os.environ, **compiled.caches(build), **library.environment(null),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(site)]), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    jobs = [*ALWAYS, *jobs_of(calls, WORK / "plans")]
+    jobs = [*(() if options.steps_only else ALL_KERNELS), *jobs_of(calls, WORK / "plans")]
     _say(f"{len(jobs)} commands, {options.jobs} at a time, at most {options.limit_s:.0f} s each", begun_s)
     with ThreadPoolExecutor(options.jobs) as pool:
         for line in pool.map(lambda job: _run(job, venv, env, build, options.limit_s), jobs):
@@ -234,6 +234,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("archive", type=Path, help="build/kernels.tar.xz; what it holds stays in it")
     parser.add_argument("calls", nargs="*", metavar="call", help="calls or lists of calls.txt; without any, all lists")
     parser.add_argument("--python", default=f"python{PYTHON}", help=f"a Python {PYTHON}")
+    parser.add_argument(
+        "--steps-only", action="store_true", help="without every kernel by itself, which one run compiles"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="commands at a time")
     parser.add_argument("--limit-s", type=float, default=900.0, help="time of one command")
     parser.add_argument("--table", type=Path, default=TABLE)

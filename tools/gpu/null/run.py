@@ -22,7 +22,7 @@ def _one_each(output: Output, token_RW: Tensor, count_R: Tensor | None = None) -
 
 def main() -> None:
     """Never returns where the module exits itself."""
-    Output.store = _one_each  # type: ignore[method-assign]
+    Output.store = _one_each  # type: ignore[method-assign, assignment]
     torch.cuda.get_device_name = lambda device=None: "NVIDIA H200"
     cuda_source.CACHE = Path(sys.argv[1])
     sys.argv = sys.argv[2:]
