@@ -4,7 +4,13 @@
 // many maxima as threads, and no more pools are kept than that), which spares the first histogram most of its atomics; three histogram passes
 // (11, 11 and 10 bits) find the key itself, then an ordered compaction keeps everything above it and, of the equal ones, the lowest pools. A NaN sorts
 // below everything. The row is staged in shared memory when it fits, and read again from global memory when it does not.
+//
+// TOGETHER: pools are listed by rank first and expanded by all threads after that, one a thread, instead of each where it is found.
 #include <cstdint>
+
+#ifndef TOGETHER
+#define TOGETHER 0
+#endif
 
 #include "../sortable.cuh"
 
@@ -285,8 +291,8 @@ struct TopArguments {
 
 namespace {
 
-// One row: `choose(from, pools, write)` picks among more pools than the budget.
-template <typename Choose> __device__ __forceinline__ void fill(const TopArguments& a, Choose&& choose) {
+// One row: `choose(from, pools, write)` picks among more pools than the budget. The histogram is free when it writes.
+template <typename Choose> __device__ __forceinline__ void fill(const TopArguments& a, uint32_t (&list)[kBins], Choose&& choose) {
   const int row = blockIdx.x, width = a.width, kpool = a.kpool, page_shift = a.page_shift;
   const int state = a.slot[a.request[row]];
   int* target = a.out + row * a.out_row;
@@ -309,6 +315,11 @@ template <typename Choose> __device__ __forceinline__ void fill(const TopArgumen
   const int kept = min(pools, a.budget);
   if (pools <= a.budget) {
     for (int i = threadIdx.x; i < pools; i += kThreads) write_pool(i, i);
+  } else if constexpr (TOGETHER) {
+    auto note = [&](int rank, int pool) { list[rank] = pool; };
+    choose(from, pools, note);
+    __syncthreads();
+    for (int i = threadIdx.x; i < kept; i += kThreads) write_pool(i, static_cast<int>(list[i]));
   } else {
     choose(from, pools, write_pool);
   }
@@ -321,7 +332,7 @@ template <typename Choose> __device__ __forceinline__ void fill(const TopArgumen
 extern "C" __global__ void __launch_bounds__(kThreads) top_pools(const __grid_constant__ TopArguments a) {
   extern __shared__ __align__(16) uint32_t keys[];
   __shared__ Shared shared;
-  fill(a, [&](const float* from, int pools, auto& write) {
+  fill(a, shared.histogram, [&](const float* from, int pools, auto& write) {
     if (pools <= a.staged) select<true>(keys, from, pools, a.budget, shared, write);
     else select<false>(keys, from, pools, a.budget, shared, write);
   });
@@ -330,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) top_pools(const __grid_co
 #define HELD(rounds)                                                                                                        \
   extern "C" __global__ void __launch_bounds__(kThreads, 2) top_pools_held_##rounds(const __grid_constant__ TopArguments a) { \
     __shared__ HeldShared shared;                                                                                           \
-    fill(a, [&](const float* from, int pools, auto& write) { select_held<rounds>(from, pools, a.budget, shared, write); }); \
+    fill(a, shared.histogram, [&](const float* from, int pools, auto& write) { select_held<rounds>(from, pools, a.budget, shared, write); }); \
   }
 HELD(5)
 HELD(9)

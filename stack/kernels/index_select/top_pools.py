@@ -7,6 +7,7 @@ T rows, H index heads, D index width, P columns of a score row, W entries of an 
 import ctypes
 from collections.abc import Iterator
 from ctypes import c_int64
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +23,9 @@ _TOP = CudaKernel(Path(__file__).with_suffix(".cu"), "top_pools", STAGED * 4)
 _SHORT = CudaKernel(Path(__file__).with_suffix(".cu"), "top_pools", STAGED * 2)
 _HELD = {2048 * n: CudaKernel(Path(__file__).with_suffix(".cu"), f"top_pools_held_{n}") for n in (5, 9)}
 """Widest score row of each kernel that holds its row in registers."""
+TOGETHER = 0
+"""Whether chosen pools are expanded by all threads together (`top_pools.cu`); not run on a GPU yet."""
+MOST_TOGETHER = 2048
 _QUERY = CudaKernel(Path(__file__).parents[1] / "index_rows.cu", "index_query")
 
 
@@ -91,6 +95,10 @@ def top_pools(
     kernel, staged = (_TOP, STAGED) if columns > STAGED // 2 else (_SHORT, STAGED // 2)
     if held:
         kernel = next((fits for limit, fits in _HELD.items() if columns <= limit), kernel)
+    if TOGETHER:
+        if budget > MOST_TOGETHER:
+            raise ValueError(f"top_pools.TOGETHER lists at most {MOST_TOGETHER} pools a row, not {budget}")
+        kernel = _together(kernel.name, kernel.shared_bytes)
     arguments = TopArguments(
         scores=score_TP.data_ptr(), request=request_T.data_ptr(), position=position_T.data_ptr(),
         slot=slot_R.data_ptr(), page_table=page_table_SP.data_ptr(), out=out_TW.data_ptr(),
@@ -98,3 +106,8 @@ def top_pools(
         width=out_TW.shape[1], kpool=kpool, budget=budget, page_shift=page_size.bit_length() - 1, staged=staged,
     )  # fmt: skip
     kernel.launch((score_TP.shape[0], 1, 1), 512, [arguments])
+
+
+@cache
+def _together(name: str, shared_bytes: int) -> CudaKernel:
+    return CudaKernel(Path(__file__).with_suffix(".cu"), name, shared_bytes, defines=("TOGETHER=1",))

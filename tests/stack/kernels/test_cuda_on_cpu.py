@@ -163,7 +163,10 @@ def test_scales_that_come_with_their_keys_change_no_score(
 
 @pytest.mark.parametrize("pools", [600, 3000, 9000, 17000])
 @pytest.mark.parametrize("kind", ["normal", "ties", "constant", "nan", "wide"])
-def test_top_pools_in_registers(pools: int, kind: str) -> None:
+@pytest.mark.parametrize(("held", "together"), [(True, 0), (True, 1), (False, 1)])
+def test_top_pools(monkeypatch: pytest.MonkeyPatch, pools: int, kind: str, held: bool, together: int) -> None:
+    """17,000 pools fit neither registers nor shared memory."""
+    monkeypatch.setattr(selection, "TOGETHER", together)
     torch.manual_seed(pools)
     score = torch.randn(1, -(-pools // 4) * 4)
     if kind == "ties":
@@ -178,7 +181,7 @@ def test_top_pools_in_registers(pools: int, kind: str) -> None:
     table = torch.arange(1, pools // 64 + 2, dtype=torch.int32).repeat(2, 1)
     place = (table, torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
     position = torch.tensor([pools * 4 + 1], dtype=torch.int32)
-    top_pools(score, *place, position, out, kpool=4, budget=512, page_size=256, held=True)
+    top_pools(score, *place, position, out, kpool=4, budget=512, page_size=256, held=held)
     order = torch.sort(score[0, :pools].nan_to_num(nan=float("-inf")), descending=True, stable=True).indices
     kept = order[:512].sort().values
     tokens = (kept[:, None] * 4 + torch.arange(4)).flatten() + 256

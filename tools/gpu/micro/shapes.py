@@ -34,6 +34,18 @@ PARTIAL_VARIANTS = {
     BF16: ("tilelang_partial@tilelang_partial.STAGES_32=1",),
 }
 
+INDEX_VARIANTS = (
+    tuple(
+        f"paged_held@{choice}"
+        for choice in (
+            "paged_scores.STAGED_SCALES=1",
+            "top_pools.TOGETHER=1",
+            "paged_scores.STAGED_SCALES=1,top_pools.TOGETHER=1",
+        )
+    ),
+    ("deep_gemm_held@top_pools.TOGETHER=1",),
+)
+"""Of few rows a request, and of many."""
 RING_VARIANTS = ("cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",)
 
 
@@ -295,7 +307,7 @@ def _index() -> Iterator[Shape]:
             f"{len(lens)} x {lens[0]} behind {prefix[0]}",
             lambda n=lens, p=prefix: inputs.index_select("cuda", n, p, 0, 256, True),
             sum(p / 4 * 132 for p in prefix), pools * 32 * 128 * 2.0, FP8_RATE, anchor,
-            variants=("paged_held@paged_scores.STAGED_SCALES=1",) if lens[0] <= 8 else (),
+            variants=INDEX_VARIANTS[lens[0] > 8],
         )  # fmt: skip
     yield Shape(
         "index_write",
