@@ -80,6 +80,7 @@ def list_rows(
     """Show the rows, and whether they run on a testbed; or results, or testbeds."""
     catalog = load_catalog()
     if testbeds:
+        _refuse_unused("--testbeds shows all of them", {"rows": rows, "--results": results, "--generated": generated})
         table = Table(box=None, pad_edge=False)
         for name in ("testbed", "engine", "what it is"):
             table.add_column(name)
@@ -180,6 +181,8 @@ def run(
 
     if demo and rows:
         raise WorkflowError("give either rows or --demo")
+    if demo and testbed not in (demos := load_catalog().config.demo):
+        raise WorkflowError(f"{testbed} has no demo, and {', '.join(demos)} has; name rows or suites instead")
     if gsm8k:
         data("gsm8k", gsm8k)
     campaign = Campaign(

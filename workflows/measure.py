@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdict = body["validity"]
     found = body.get("metrics", {}).get(body["metric"])
     value = f" {body['metric']} = {found:.4g}" if found is not None else ""
-    name = f"{body['cell']['suite']}/{body['cell']['row']} {body['cell']['workload']} s{body['cell']['session']}"
+    name = f"{body['cell']['suite']}/{body['cell']['row']} {body['cell']['workload']} {options.folder.name}"
     newer = f"; {newer_words(body['newer'])}" if body.get("newer") else ""
     score = f" ({caveat(body)})" if value and caveat(body) else ""
     reasons = "".join(f"; {reason}" for reason in verdict["reasons"])

@@ -6,6 +6,7 @@ Nothing in a script comes from this machine.
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,8 @@ def _as_many(hosts: Sequence[str], num_hosts: int) -> list[str]:
             f"these scripts need {num_hosts} {'host' if num_hosts == 1 else 'hosts'} and --hosts gave "
             f"{len(addresses)} ({'; '.join(addresses) or 'an empty file'}): repeat --hosts for each, or name a file"
         )
+    if twice := [address for address, count in Counter(addresses).items() if count > 1]:
+        raise WorkflowError(f"--hosts names {twice[0]} twice; each script is for a host of its own")
     return addresses
 
 

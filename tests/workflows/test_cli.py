@@ -46,6 +46,12 @@ def test_help_names_every_command() -> None:
         (["plan", "decode/baseline", "--hosts", "a"], "error: a plan is for one machine, where --commands is for"),
         (["plan", "decode/baseline", "--commands", "--session", "2"], "error: --commands prints launches without a l"),
         (["plan", "decode/baseline", "--out", "README.md"], "error: README.md cannot be written or read (File exists)"),
+        (
+            ["plan", "integrated/optimized", "--testbed", "h200x16", "--commands", "--hosts", "a", "--hosts", "a"],
+            "error: --hosts names a twice; each script is for a host of its own",
+        ),
+        (["run", "--demo", "--testbed", "h200x1"], "error: h200x1 has no demo, and cpu has; name rows or suites"),
+        (["list", "--testbeds", "decode"], "error: --testbeds shows all of them and uses no rows"),
         (["rerun", "--failed", "--testbed", "cpuu"], "error: there is no testbed cpuu; did you mean cpu?"),
         (["list", "--results", "--testbed", "cpuu"], "error: there is no testbed cpuu; did you mean cpu?"),
         (["report", "--engine", "vllm"], "error: there is no engine vllm; there are stack, sglang"),
