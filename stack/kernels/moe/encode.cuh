@@ -19,6 +19,15 @@ __device__ __forceinline__ void load16(const __nv_bfloat16* from, float (&v)[16]
   }
 }
 
+// The clamped product of gates and ups in place of the gates, rounded as the chain of ops does.
+__device__ __forceinline__ void activate16(float (&gate)[16], const float (&up)[16], float limit) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float g = fminf(gate[i], limit), u = fminf(fmaxf(up[i], -limit), limit);
+    gate[i] = __bfloat162float(__float2bfloat16(__fdividef(g, 1.f + __expf(-g)) * u));
+  }
+}
+
 // Packs the codes of v into 16 bytes and gives the scale of the group. All eight threads of a group must call it together.
 __device__ __forceinline__ float encode16(float (&v)[16], uint4& packed) {
   float peak = 0.f;

@@ -41,11 +41,7 @@ extern "C" __global__ void moe_activate_slots(const __nv_bfloat16* gate_up, cons
     uint4 packed;
     load16(gate_up + row * 2 * width + channel, gate);
     load16(gate_up + row * 2 * width + width + channel, up);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float g = fminf(gate[i], limit), u = fminf(fmaxf(up[i], -limit), limit);
-      gate[i] = __bfloat162float(__float2bfloat16(__fdividef(g, 1.f + __expf(-g)) * u));
-    }
+    activate16(gate, up, limit);
     const float scale = encode16(gate, packed);
     *reinterpret_cast<uint4*>(codes + row * width + channel) = packed;
     if (channel % 128 == 0) scales[(static_cast<int64_t>(expert) * (width / 128) + channel / 128) * capacity + slot] = scale;
