@@ -7,6 +7,7 @@ tells why.
 """
 
 import contextlib
+import os
 import selectors
 import shutil
 import socket
@@ -16,6 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from workflows.errors import SessionError
+
+MAX_SOCKET_PATH = 107
+"""Bytes that Linux takes for the path of a socket."""
 MAX_WORDS_BYTES = 4096
 """More than this without an end of line is no client's word."""
 
@@ -38,11 +43,14 @@ class Referee:
         folder: Path | None = None,
         show: Callable[[int, int, str], None] = lambda turn, turns, side: None,
     ) -> None:
-        """`folder` gets the sockets (the kernel takes paths of 107 bytes); `show` hears of every turn, from 1 on."""
+        """`folder` is for the sockets alone and goes with them; `show` hears of every turn, from 1 on.
+
+        Raises SessionError where the folder's path is longer than the kernel takes for a socket.
+        """
         self._order = order(sides, passes)
         self._max_pass_s = max_pass_s
         self._show = show
-        self._folder = Path(tempfile.mkdtemp(prefix="pair-", dir=folder))
+        self._folder = folder or Path(tempfile.mkdtemp(prefix="pair-"))
         self._selector = selectors.DefaultSelector()
         self._clients: dict[str, socket.socket] = {}
         self._heard: dict[str, bytes] = dict.fromkeys(sides, b"")
@@ -99,8 +107,15 @@ class Referee:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _listen(self, side: str) -> None:
+        path = self.path(side)
+        if (length := len(os.fsencode(path))) > MAX_SOCKET_PATH:
+            raise SessionError(
+                "socket_path",
+                f"a socket's path may have {MAX_SOCKET_PATH} bytes and {path} has {length}; "
+                "set TMPDIR to a shorter folder",
+            )
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(self.path(side)))
+        listener.bind(str(path))
         listener.listen(1)
         self._selector.register(listener, selectors.EVENT_READ, ("listener", side))
 

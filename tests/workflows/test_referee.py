@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workflows.errors import SessionError
 from workflows.referee import Referee, order
 
 SIDES = ("candidate", "baseline")
@@ -165,3 +166,10 @@ def test_no_socket_is_left() -> None:
         folder = referee.path("candidate").parent
         assert folder.is_dir()
     assert not folder.exists()
+
+
+def test_a_folder_too_deep_for_a_socket_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    with pytest.raises(SessionError, match=r"may have 107 bytes and .* set TMPDIR to a shorter folder"):
+        Referee(SIDES, 3, max_pass_s=60, folder=deep)
