@@ -79,7 +79,7 @@ def test_a_machine_without_the_right_python_is_told_so(
     for named in ("no-such-python", "false"):
         with pytest.raises(warm.NotHereError, match=f"{named} is not one that runs here; name one with --python"):
             warm._python(named)
-    assert warm.main([str(tmp_path / "kernels.tar.xz"), "no_such_call"]) == 2
+    assert warm.main([str(tmp_path / "kernels.tar.xz"), "--steps-only", "no_such_call"]) == 2
     assert "no call no_such_call; there are one_1" in capsys.readouterr().err
 
 

@@ -70,7 +70,7 @@ ALL_KERNELS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Exit code 2 for a mistake, and where the machine lacks something."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_intermixed_args(arguments)
     calls, lists = read_calls(options.table), read_lists(options.table)
     chosen = list(dict.fromkeys(names_of(stages_of(options.calls or lists, lists))))
     try:
