@@ -195,7 +195,7 @@ def _python(named: str) -> str:
             f"kernels' names depend on Python {PYTHON}, as the GPU machine has, and {named} is not one that runs here; "
             f"name one with --python"
         )
-    return found
+    return str(Path(found).resolve())
 
 
 def _nvcc() -> str:
