@@ -86,8 +86,8 @@ class CudaKernel:
         values = [_argument(value) for value in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        _check(
-            _driver().cuLaunchKernel(self._function, *grid, threads, 1, 1, self.shared_bytes, stream, pointers, None),
+        check(
+            driver().cuLaunchKernel(self._function, *grid, threads, 1, 1, self.shared_bytes, stream, pointers, None),
             f"launching {self.name}",
         )
 
@@ -110,14 +110,16 @@ one that needs less must not take from one that needs more."""
 
 
 @cache
-def _driver() -> Any:
+def driver() -> Any:
+    """The CUDA driver's library. Raises OSError where there is none."""
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _check(code: int, doing: str) -> None:
+def check(code: int, doing: str) -> None:
+    """Raises RuntimeError in the driver's words unless it said success."""
     if code:
         text = ctypes.c_char_p()
-        _driver().cuGetErrorString(code, ctypes.byref(text))
+        driver().cuGetErrorString(code, ctypes.byref(text))
         raise RuntimeError(f"{doing} failed: {(text.value or b'unknown CUDA error').decode()}")
 
 
@@ -128,20 +130,20 @@ def _module(cubin: Path) -> Any:
     torch.cuda.current_stream()  # the primary context must be current before the driver loads anything
     torch.empty(1, device="cuda")
     module = ctypes.c_void_p()
-    _check(_driver().cuModuleLoad(ctypes.byref(module), str(cubin).encode()), f"loading {cubin.name}")
+    check(driver().cuModuleLoad(ctypes.byref(module), str(cubin).encode()), f"loading {cubin.name}")
     return module
 
 
 def _load(source: Path, defines: tuple[str, ...], name: str, shared_bytes: int) -> Any:
     function = ctypes.c_void_p()
     cubin = compile_source(source, defines)
-    _check(_driver().cuModuleGetFunction(ctypes.byref(function), _module(cubin), name.encode()), f"finding {name}")
+    check(driver().cuModuleGetFunction(ctypes.byref(function), _module(cubin), name.encode()), f"finding {name}")
     needs_asking = shared_bytes > 16 * 1024  # with what the kernel declares itself, more than 48 KiB
     if needs_asking and shared_bytes > _RESERVED.get((cubin, name), 0):
         _RESERVED[cubin, name] = shared_bytes
         max_dynamic_shared = 8
-        _check(
-            _driver().cuFuncSetAttribute(function, max_dynamic_shared, shared_bytes),
+        check(
+            driver().cuFuncSetAttribute(function, max_dynamic_shared, shared_bytes),
             f"reserving {shared_bytes} bytes of shared memory for {name}",
         )
     return function

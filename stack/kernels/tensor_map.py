@@ -6,7 +6,7 @@ launches often keeps it. Knows no op.
 
 import ctypes
 
-from stack.kernels.cuda_source import _check, _driver
+from stack.kernels.cuda_source import check, driver
 
 WORDS, ALIGNMENT = 16, 64
 BOX_BYTES = 128
@@ -22,7 +22,7 @@ def byte_matrix(address: int, rows: int, width: int, box_rows: int) -> ctypes.Ar
     """
     room = (ctypes.c_uint64 * (WORDS + ALIGNMENT // 8))()
     at = -(-ctypes.addressof(room) // ALIGNMENT) * ALIGNMENT
-    code = _driver().cuTensorMapEncodeTiled(
+    code = driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(at),
         _UINT8,
         2,
@@ -36,5 +36,5 @@ def byte_matrix(address: int, rows: int, width: int, box_rows: int) -> ctypes.Ar
         _PROMOTE_256B,
         _ZEROS_OUTSIDE,
     )
-    _check(code, f"describing a matrix of {rows} x {width} bytes")
+    check(code, f"describing a matrix of {rows} x {width} bytes")
     return (ctypes.c_uint64 * WORDS).from_buffer_copy(ctypes.string_at(at, 8 * WORDS))

@@ -28,7 +28,7 @@ class Driver:
 @pytest.mark.parametrize("sizes", [(65536, 32768), (32768, 65536), (32768, 65536, 20000)])
 def test_the_largest_need_of_a_function_is_reserved_in_whatever_order_kernels_load(monkeypatch, tmp_path, sizes):
     driver = Driver()
-    monkeypatch.setattr(cuda_source, "_driver", lambda: driver)
+    monkeypatch.setattr(cuda_source, "driver", lambda: driver)
     monkeypatch.setattr(cuda_source, "_module", lambda cubin: ctypes.c_void_p(1))
     monkeypatch.setattr(cuda_source, "compile_source", lambda source, defines: tmp_path / "one.cubin")
     for size in sizes:
