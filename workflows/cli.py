@@ -181,6 +181,8 @@ def run(
 
     if demo and rows:
         raise WorkflowError("give either rows or --demo")
+    if not demo and not rows:
+        raise WorkflowError("name rows or suites (np1d list shows them), or give --demo for a first look")
     if demo and testbed not in (demos := load_catalog().config.demo):
         raise WorkflowError(f"{testbed} has no demo, and {', '.join(demos)} has; name rows or suites instead")
     if gsm8k:
@@ -254,8 +256,14 @@ def rerun(
         found = housekeeping.failed(RESULTS)
         if testbed:
             found = housekeeping.of_testbed(found, testbed, catalog)
+        gone = set(housekeeping.orphans(RESULTS, catalog))
+        if orphans := [outcome for outcome in found if outcome.folder in gone]:
+            found = [outcome for outcome in found if outcome not in orphans]
+            out.print(f"{_sessions(len(orphans))} failed in rows that are gone; np1d prune lists them")
         if not found:
-            out.print("there is no failed session")
+            out.print(
+                "there is no failed session that a run would measure" if orphans else "there is no failed session"
+            )
             return
         out.print(result_table(found, catalog))
         if yes:

@@ -2,7 +2,7 @@
 
 Knows nothing of models. The script may hold `ready_after_s`, `die_after_s`, `exit_code`, `healthy_workers`,
 `children` (processes of the same session that ignore SIGTERM), `detached` (grandchildren in a session of their own)
-and `say` (a last line before dying).
+and `say` (a last line before dying). What it starts names the script, so that a test knows its own.
 """
 
 import argparse
@@ -27,9 +27,9 @@ def main() -> None:
     options = parser.parse_args()
     script = json.loads(options.script.read_text())
     for _ in range(script.get("children", 0)):
-        subprocess.Popen([sys.executable, "-c", STUBBORN])
+        subprocess.Popen([sys.executable, "-c", STUBBORN, str(options.script)])
     for _ in range(script.get("detached", 0)):
-        subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
+        subprocess.Popen([sys.executable, "-c", SLEEPER, str(options.script)], start_new_session=True)
     if "die_after_s" in script:
         threading.Thread(target=die, args=(script,), daemon=True).start()
     serve(script, options.port)

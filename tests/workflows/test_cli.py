@@ -29,6 +29,7 @@ def test_help_names_every_command() -> None:
         (["list", "--testbed", "cpuu"], "error: there is no testbed cpuu; did you mean cpu?"),
         (["run", "decode/fp8kv"], "error: there is no row decode/fp8kv; did you mean decode/fp8_kv"),
         (["plan", "prefill/cp_bcg"], "error: prefill/cp_bcg does not run on cpu: changes nothing here"),
+        (["run"], "error: name rows or suites (np1d list shows them), or give --demo for a first look"),
         (["run", "decode/baseline", "--demo"], "error: give either rows or --demo"),
         (["rerun"], "error: say what to run again: np1d rerun --failed"),
         (["import", "/nowhere"], "error: there is no folder /nowhere"),

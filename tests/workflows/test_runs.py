@@ -86,6 +86,11 @@ def test_a_server_that_dies_is_data_and_the_other_row_is_measured(checkout: Chec
     assert checkout.status("decode/fp8_kv")["status"] == "ok"
     assert "no room for 12 slots" in text
     assert "np1d rerun --failed --yes" in text
+    rows = checkout.folder / "results/cpu/decode"
+    (rows / "baseline").rename(rows / "gone")
+    code, text = checkout.run("rerun", "--failed")
+    assert code == 0 and "1 session failed in rows that are gone; np1d prune lists them" in text
+    assert "there is no failed session that a run would measure" in text
 
 
 def test_a_failed_measurement_never_replaces_a_valid_one(checkout: Checkout) -> None:
