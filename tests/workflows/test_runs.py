@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.support.harness_copy import Checkout
+from workloads.files import read_json
 
 RUN = ("run", "decode/baseline", "decode/fp8_kv", "--no-report")
 
@@ -34,6 +35,15 @@ def wait_for(process: "subprocess.Popen[str]", text: str) -> None:
         if text in line:
             return
     raise AssertionError("".join(seen))
+
+
+def test_everything_is_planned_before_anything_is_measured(checkout: Checkout) -> None:
+    """A plan takes a processor for a second or two, which a session beside it would be measured with."""
+    assert checkout.run(*RUN, "--sessions", "3")[0] == 0
+    folder = checkout.folder / "results/cpu"
+    planned = [path.stat().st_mtime for path in folder.glob("*/*/*/s*/plan.json")]
+    started = [read_json(path)["started_unix_s"] for path in folder.glob("*/*/*/s*/status.json")]
+    assert len(planned) == len(started) == 6 and max(planned) < min(started)
 
 
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(checkout: Checkout) -> None:

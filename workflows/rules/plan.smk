@@ -1,8 +1,12 @@
+# Before any session, and never beside one: a plan takes a second or two of a processor. It holds a part of the machine.
 rule plan:
     output:
         RESULT + "/plan.json",
     log:
         f"logs/{selection.folder}/{{suite}}/{{row}}/{{workload}}/s{{session}}/plan.log",
+    priority: 900000
+    resources:
+        machine=1,
     params:
         cell=selection.cell_key,
         testbed=selection.testbed,

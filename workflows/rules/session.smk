@@ -1,5 +1,6 @@
-# One start of the servers. It holds the whole machine; the supervisor takes a host lock as well, and writes the checkpoint
-# if it is not there: as an input, a checkpoint that was written anew would measure everything again.
+# One start of the servers. It holds the whole machine, all sixteen parts that the profile counts; the supervisor takes a host
+# lock as well, and writes the checkpoint if it is not there: as an input, a checkpoint that was written anew would measure
+# everything again.
 rule session:
     input:
         plan=RESULT + "/plan.json",
@@ -9,7 +10,7 @@ rule session:
         f"logs/{selection.folder}/{{suite}}/{{row}}/{{workload}}/s{{session}}/session.log",
     priority: selection.place
     resources:
-        machine=1,
+        machine=16,
     params:
         cell=selection.cell_key,
         measures=selection.measured_by,
