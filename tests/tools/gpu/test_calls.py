@@ -168,14 +168,47 @@ def test_two_calls_run_beside_each_other_and_one_after_them(tmp_path, monkeypatc
     assert [(body["call"], body["steps"][0]["status"]) for body in summaries] == [
         (name, "ok") for name in ("left", "right", "after")
     ]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "after.tar.xz.00", "kernels.tar.xz", "left.tar.xz.00", "right.tar.xz.00", "summary.json",
-    ]  # fmt: skip
+    names = ["kernels.tar.xz", "results.tar.xz.00", "summary.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+    with tarfile.open(tmp_path / "out" / "results.tar.xz.00") as results:
+        assert results.getnames() == [f"{name}/works/step.log" for name in ("left", "right", "after")]
+
+
+def test_a_lane_runs_its_calls_in_turn_and_those_that_share_a_gpu_together(tmp_path, monkeypatch):
+    """`late` needs what `early`, which shares with it, leaves only while it runs; `last` is begun after both."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    steps = {
+        "early": "touch early; until [ -e late ]; do sleep 0.05; done; sleep 0.3; touch done",
+        "late": "until [ -e early ]; do sleep 0.05; done; [ ! -e done ]; touch late",
+        "last": "[ -e done ]",
+        "other": "true",
+    }
+    (tmp_path / "tree").mkdir()
+    for name, script in steps.items():
+        call = f"subprocess.call(['sh', '-ec', {script!r}], cwd={str(meeting)!r})"
+        (tmp_path / "tree" / f"step_{name}.py").write_text(f"import subprocess, sys\n\nsys.exit({call})\n")
+    table = "".join(f"{name} testbed cpu\n{name} works 20 python step_{name}\n" for name in steps)
+    (tmp_path / "calls.txt").write_text(f"{table}early shares\nlate shares\n")
+    (tmp_path / "carry").mkdir()
+    pack._write_tree(tmp_path / "carry" / "tree.tar.xz")
+    with tarfile.open(tmp_path / "carry" / "tree.tar.xz") as archive:
+        archive.extractall(tmp_path / "tree", filter="data")
+    with tarfile.open(tmp_path / "carry" / "tree.tar.xz", "w:xz") as archive:
+        archive.add(tmp_path / "tree", ".")
+    options = ["--carry", str(tmp_path / "carry"), "--out", str(tmp_path / "out"), "--total-s", "300"]
+    assert device.main(["early/late,last+other", *options, "--table", str(tmp_path / "calls.txt")]) == 0
 
 
 @pytest.mark.parametrize(
     ("stages", "sentence"),
-    [(["left", "nothing"], "no call nothing"), (["left", "left"], "twice"), (["left+right+after"], "at most 2")],
+    [
+        (["left", "nothing"], "no call nothing"),
+        (["left", "left"], "twice"),
+        (["left+right+after"], "at most 2"),
+        (["left/right"], "GPU alone"),
+    ],
 )
 def test_a_mistake_in_the_list_of_calls_is_one_sentence(tmp_path, capsys, stages, sentence):
     (tmp_path / "calls.txt").write_text("".join(f"{name} testbed cpu\n" for name in ("left", "right", "after")))
@@ -191,5 +224,5 @@ def test_a_lane_runs_the_tree_that_came_with_this_call_and_not_an_earlier_one(tm
         (tmp_path / "what.txt").write_text(text)
         with tarfile.open(tmp_path / "tree.tar.xz", "w:xz") as archive:
             archive.add(tmp_path / "what.txt", "what.txt")
-        seen.append((device.Lane(0, tmp_path, tmp_path / "what.txt").folder / "what.txt").read_text())
+        seen.append((device.Place(0, 0, tmp_path, tmp_path / "what.txt").folder / "what.txt").read_text())
     assert seen == ["first", "second"]

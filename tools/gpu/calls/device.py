@@ -1,14 +1,17 @@
 """`python3 -m tools.gpu.calls.device STAGE ... --carry build/carry --out OUT`: several packed calls on one machine.
 
-A stage is a call, or two calls joined by `+`, which then run at the same time: the first on GPU 0 and the first half of
-the processors, the second on GPU 1 and the other half. Stages follow each other while time is left. Each lane works in
-a copy of the packed checkout, so what runs is what was packed. What comes back is `summary.json` of all calls, each
-call's `CALL.tar.xz.NN`, and one `kernels.tar.xz` of everything that was compiled. Standard library alone.
+A stage is a call, or two lanes joined by `+`, which run at the same time: the first on GPU 0 and the first half of the
+processors, the second on GPU 1 and the other half. A lane is calls that follow each other, joined by `,`; calls joined
+by `/` run on its GPU at the same time, which only calls may that time nothing (`CALL shares` in the table). Stages
+follow each other while time is left. Every call works in a copy of the packed checkout, so what runs is what was
+packed. What comes back is `summary.json` of all calls, `results.tar.xz.NN` with a folder for each call, and one
+`kernels.tar.xz` of everything that was compiled. Standard library alone.
 """
 
 import argparse
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -16,13 +19,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.gpu.calls import compiled
-from tools.gpu.calls.run import GRACE_S, LEAVE_S
-from tools.gpu.calls.table import TABLE, read_calls, read_lists, stages_of
+from tools.gpu.calls.run import GRACE_S, LEAVE_S, cut
+from tools.gpu.calls.table import TABLE, Call, lanes_of, names_of, read_calls, read_lists, stages_of
 
 PACKING_S = 12.0
 """Kept back at the end for putting the lanes' kernels together."""
@@ -33,31 +37,85 @@ LEAST_S = 20.0
 MOST_LANES = 2
 
 
-class Lane:
-    """A copy of the packed checkout, with one GPU and a share of the processors, or with all of them."""
+class Place:
+    """A copy of the packed checkout in which one call runs at a time.
 
-    def __init__(self, number: int, carry: Path, table: Path) -> None:
-        self.number = number
+    `lane` is the number of its GPU, or None for a call that has all of them; `seat` tells places of one GPU apart.
+    """
+
+    def __init__(self, lane: int | None, seat: int, carry: Path, table: Path) -> None:
+        self.lane = lane
         self.carry, self.table = carry.resolve(), table.resolve()
         tree = carry / "tree.tar.xz"
         with tree.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
-        self.folder = Path(tempfile.gettempdir()) / f"np1d-lane-{number}-{digest}"
+        self.folder = Path(tempfile.gettempdir()) / f"np1d-place-{lane or 0}-{seat}-{digest}"
         if not self.folder.exists():
             with tarfile.open(tree) as archive:
                 archive.extractall(self.folder, filter="data")
 
-    def start(self, call: str, out: Path, total_s: float, *, shared: bool) -> "subprocess.Popen[bytes]":
+    def start(self, call: str, out: Path, total_s: float) -> "subprocess.Popen[bytes]":
         """Begin a call; its lines go to `out.log`."""
         words = [sys.executable, "-m", "tools.gpu.calls.run", call, "--carry", str(self.carry), "--out", str(out)]
         words += ["--total-s", f"{total_s:.0f}", "--table", str(self.table)]
-        env = {**os.environ, "CUDA_VISIBLE_DEVICES": _gpu(self.number)} if shared else dict(os.environ)
+        env = dict(os.environ) if self.lane is None else {**os.environ, "CUDA_VISIBLE_DEVICES": _gpu(self.lane)}
         with out.with_suffix(".log").open("wb") as log:
             process = subprocess.Popen(words, cwd=self.folder, env=env, stdout=log, stderr=log)
-        if shared and (half := _half(self.number)):
+        if self.lane is not None and (half := _half(self.lane)):
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, half)
         return process
+
+
+class Course:
+    """What is to run until when, and how it went."""
+
+    def __init__(self, calls: Mapping[str, Call], work: Path, end_s: float, options: argparse.Namespace) -> None:
+        self.calls, self.work, self.end_s, self.options = calls, work, end_s, options
+        self.codes: list[int] = []
+        self.left_out: list[str] = []
+        self.folders: set[Path] = set()
+        self._places: dict[tuple[int | None, int], Place] = {}
+        self._lock = threading.Lock()
+
+    def run_stage(self, stage: str) -> None:
+        """Its lanes at the same time; returns when all have ended."""
+        lanes = lanes_of(stage)
+        if len(lanes) == 1:
+            self._run_lane(None, lanes[0])
+            return
+        threads = [threading.Thread(target=self._run_lane, args=pair) for pair in enumerate(lanes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _run_lane(self, lane: int | None, groups: list[list[str]]) -> None:
+        for group in groups:
+            left_s = self.end_s - time.monotonic()
+            if left_s < LEAVE_S + GRACE_S + STARTING_S + LEAST_S:
+                self.left_out += group
+                continue
+            started = [
+                (name, self._place(lane, seat).start(name, self.work / name, min(left_s, self._most_s(name))))
+                for seat, name in enumerate(group)
+            ]
+            for name, process in started:
+                self.codes.append(process.wait())
+                log = (self.work / name).with_suffix(".log").read_text(errors="replace")
+                sys.stdout.write(f"-- {name}\n{log}")
+                sys.stdout.flush()
+
+    def _place(self, lane: int | None, seat: int) -> Place:
+        with self._lock:
+            key = (lane, seat)
+            if key not in self._places:
+                self._places[key] = Place(lane, seat, self.options.carry, self.options.table)
+                self.folders.add(self._places[key].folder)
+            return self._places[key]
+
+    def _most_s(self, name: str) -> float:
+        return sum(step.limit_s for step in self.calls[name].steps) + LEAVE_S + GRACE_S + STARTING_S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,40 +123,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     end_s = time.monotonic() + options.total_s - PACKING_S
     calls = read_calls(options.table)
-    stages = [stage.split("+") for stage in stages_of(options.stages, read_lists(options.table))]
-    names = [name for stage in stages for name in stage]
-    if problem := _problem(stages, names, set(calls)):
+    stages = stages_of(options.stages, read_lists(options.table))
+    if problem := problem_of(stages, calls):
         sys.stderr.write(f"error: {problem}\n")
         return 2
-    lanes = [Lane(number, options.carry, options.table) for number in range(max(map(len, stages)))]
-    work = Path(tempfile.mkdtemp(prefix="np1d-device-"))
-    codes, left_out = [], []
+    course = Course(calls, Path(tempfile.mkdtemp(prefix="np1d-device-")), end_s, options)
     for stage in stages:
-        left_s = end_s - time.monotonic()
-        if left_s < LEAVE_S + GRACE_S + STARTING_S + LEAST_S:
-            left_out += stage
-            continue
-        started = []
-        for lane, name in zip(lanes, stage, strict=False):
-            total_s = min(left_s, sum(step.limit_s for step in calls[name].steps) + LEAVE_S + GRACE_S + STARTING_S)
-            started.append(lane.start(name, work / name, total_s, shared=len(stage) > 1))
-        codes += [process.wait() for process in started]
-        for name in stage:
-            sys.stdout.write(f"-- {name}\n{(work / name).with_suffix('.log').read_text(errors='replace')}")
-        sys.stdout.flush()
-    _collect(names, work, options.out, lanes)
-    if left_out:
-        sys.stdout.write(f"-- not begun, for want of time: {', '.join(left_out)}\n")
-    return 1 if any(codes) or left_out else 0
+        course.run_stage(stage)
+    _collect(names_of(stages), course, options.out)
+    if course.left_out:
+        sys.stdout.write(f"-- not begun, for want of time: {', '.join(course.left_out)}\n")
+    return 1 if any(course.codes) or course.left_out else 0
 
 
-def _problem(stages: list[list[str]], names: list[str], known: set[str]) -> str:
-    if unknown := sorted(set(names) - known):
-        return f"no call {unknown[0]}; there are {', '.join(sorted(known))}"
+def problem_of(stages: list[str], calls: Mapping[str, Call]) -> str:
+    """What is wrong with a list of stages, or nothing."""
+    names = names_of(stages)
+    if unknown := sorted(set(names) - set(calls)):
+        return f"no call {unknown[0]}; there are {', '.join(sorted(calls))}"
     if len(set(names)) < len(names):
         return "a call stands twice in the list; each runs once"
-    if max(map(len, stages)) > MOST_LANES:
-        return f"a stage has at most {MOST_LANES} calls at once"
+    lanes = [lanes_of(stage) for stage in stages]
+    if max(map(len, lanes)) > MOST_LANES:
+        return f"a stage has at most {MOST_LANES} lanes at once"
+    groups = [group for stage in lanes for lane in stage for group in lane if len(group) > 1]
+    if timed := [name for group in groups for name in group if not calls[name].shares]:
+        return f"{timed[0]} times something and must have its GPU alone; only calls marked `shares` are joined by /"
     return ""
 
 
@@ -113,25 +163,36 @@ def _half(number: int) -> set[int]:
     return set(processors[number * size : (number + 1) * size])
 
 
-def _collect(names: Sequence[str], work: Path, out: Path, lanes: Sequence[Lane]) -> None:
+def _collect(names: Sequence[str], course: Course, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     summaries = []
-    for name in names:
-        summary = work / name / "summary.json"
-        body = json.loads(summary.read_text()) if summary.exists() else {"call": name, "steps": []}
-        summaries.append(body)
-        for piece in sorted((work / name).glob("results.tar.xz.*")):
-            shutil.copyfile(piece, out / f"{name}.tar.xz.{piece.suffix[1:]}")
+    with tarfile.open(out / "results.tar.xz", "w:xz", preset=3) as results:
+        for name in names:
+            summary = course.work / name / "summary.json"
+            body = json.loads(summary.read_text()) if summary.exists() else {"call": name, "steps": []}
+            summaries.append(body)
+            pieces = sorted((course.work / name).glob("results.tar.xz.*"))
+            if pieces:
+                _move(io.BytesIO(b"".join(piece.read_bytes() for piece in pieces)), name, results)
+    cut(out / "results.tar.xz")
     (out / "summary.json").write_text(json.dumps(summaries, indent=1) + "\n")
-    compiled.keep([lane.folder / "build" for lane in lanes], out / "kernels.tar.xz")
-    shutil.rmtree(work, ignore_errors=True)
+    compiled.keep([folder / "build" for folder in sorted(course.folders)], out / "kernels.tar.xz")
+    shutil.rmtree(course.work, ignore_errors=True)
+
+
+def _move(packed: io.BytesIO, folder: str, to: tarfile.TarFile) -> None:
+    """Add what an archive holds to another, under a folder."""
+    with tarfile.open(fileobj=packed) as archive:
+        for entry in archive:
+            entry.name = f"{folder}/{entry.name}"
+            to.addfile(entry, archive.extractfile(entry))
 
 
 def _parser() -> argparse.ArgumentParser:
     summary = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog="python3 -m tools.gpu.calls.device", description=summary)
     parser.add_argument(
-        "stages", nargs="+", metavar="stage", help="CALL, CALL+CALL for two GPUs at once, or a list of calls.txt"
+        "stages", nargs="+", metavar="stage", help="CALL, LANE+LANE for two GPUs at once, or a list of calls.txt"
     )
     parser.add_argument("--carry", type=Path, required=True, help="what `pack` wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder for what comes back")

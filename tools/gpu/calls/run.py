@@ -177,7 +177,7 @@ def _collect(out: Path, work: Path) -> None:
                 path.write_bytes(path.read_bytes()[-LOG_BYTES:])
             if path.stat().st_size <= LEFT_OUT_BYTES:
                 archive.add(path, str(path.relative_to(work)), recursive=False)
-    _cut(kept)
+    cut(kept)
     compiled.keep([BUILD], out / "kernels.tar.xz")
     shutil.rmtree(work, ignore_errors=True)
 
@@ -187,7 +187,8 @@ def _is_copy(path: Path, work: Path) -> bool:
     return "attempts" in path.relative_to(work).parts and path.suffix != ".log" and path.name != "status.json"
 
 
-def _cut(whole: Path) -> None:
+def cut(whole: Path) -> None:
+    """Replace a file by pieces `NAME.NN` that may come back."""
     data = whole.read_bytes()
     whole.unlink()
     pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]

@@ -20,12 +20,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Steps in order. `testbed` is that of its sessions, `packages` what its steps alone need."""
+    """Steps in order. `testbed` is that of its sessions, `packages` what its steps alone need; a call that `shares`
+    times nothing, so others of the kind may run on its GPU at the same time."""
 
     name: str
     testbed: str
     steps: tuple[Step, ...]
     packages: tuple[str, ...] = ()
+    shares: bool = False
 
 
 def read_calls(table: Path = TABLE) -> dict[str, Call]:
@@ -43,6 +45,9 @@ def read_calls(table: Path = TABLE) -> dict[str, Call]:
                 continue
             if word == "calls":
                 continue
+            if word == "shares":
+                calls[name] = replace(calls[name], shares=True)
+                continue
             if word == "packages":
                 calls[name] = replace(calls[name], packages=tuple(rest))
                 continue
@@ -57,8 +62,7 @@ def read_calls(table: Path = TABLE) -> dict[str, Call]:
 
 
 def read_lists(table: Path = TABLE) -> dict[str, tuple[str, ...]]:
-    """Every list of stages of a table, each a call or calls joined by `+`. Raises ValueError with the line that is
-    wrong."""
+    """Every list of stages of a table, each as `lanes_of` reads it. Raises ValueError with the line that is wrong."""
     calls, lists = read_calls(table), dict[str, tuple[str, ...]]()
     for number, line in enumerate(table.read_text().splitlines(), start=1):
         words = line.split()
@@ -75,7 +79,13 @@ def read_lists(table: Path = TABLE) -> dict[str, tuple[str, ...]]:
 
 def names_of(stages: Iterable[str]) -> list[str]:
     """The calls of stages, in order."""
-    return [name for stage in stages for name in stage.split("+")]
+    return [name for stage in stages for lane in lanes_of(stage) for group in lane for name in group]
+
+
+def lanes_of(stage: str) -> list[list[list[str]]]:
+    """Lanes of a stage, joined by `+`, one for each GPU; in each its groups in order, joined by `,`; in each the calls
+    that run at the same time, joined by `/`."""
+    return [[group.split("/") for group in lane.split(",")] for lane in stage.split("+")]
 
 
 def stages_of(words: Iterable[str], lists: Mapping[str, tuple[str, ...]]) -> list[str]:
