@@ -132,7 +132,13 @@ def packages_of(calls: Sequence[Call]) -> tuple[str, ...]:
     special = sorted({name for call in calls for name in call.packages})
     if calls and all(call.packages for call in calls):
         return ("--only", *special)
-    return (*SERVE, *(PAIR if any(call.testbed != "h200x1" for call in calls) else ()), *special)
+    return (*SERVE, *(PAIR if any(map(_has_two_instances, calls)) else ()), *special)
+
+
+def _has_two_instances(call: Call) -> bool:
+    sessions = any(step.kind == "session" for step in call.steps)
+    transfers = any("tools.gpu.transfer" in step.arguments for step in call.steps)
+    return transfers or (sessions and call.testbed != "h200x1")
 
 
 def packed_site(packages: Sequence[str]) -> Path:
