@@ -8,7 +8,7 @@ from stack.kernels import BoundOp
 from stack.kernels.catalog import OPS
 from stack.kernels.moe.tables import TileTable
 
-_TILED = ("by_rows", "beside_by_rows", "triton_grouped", "triton_beside")
+_TILED = ("by_rows", "triton_grouped", "triton_beside")
 """Implementations of `moe` that take tuned tiles."""
 _KV_TILED = ("triton_partial", "tilelang_partial")
 """Implementations of `sparse_mla` whose tile of keys is a setting."""

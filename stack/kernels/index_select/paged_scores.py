@@ -2,7 +2,7 @@
 
 A tile of neighbouring rows is scored together, a page of keys at a time: rows of one request share every key that is
 read. Correct for any rows; the tile only decides how much is shared. In Triton, or (`warpgroup`, FP8 under 32 heads)
-by `page_scores.cu` or `page_scores_staged.cu`, which agree to the bit.
+by `page_scores.cu`.
 T rows, H index heads, D index width, Q pools a page, P columns of a score row.
 """
 
@@ -19,17 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("page_scores.cu")
-_FP8 = {rows: CudaKernel(_SOURCE, f"page_scores_{rows}", 2 * 64 * 128 + rows * 32 * 128) for rows in (8, 4, 1)}
-_STAGED = {
-    rows: CudaKernel(
-        Path(__file__).with_name("page_scores_staged.cu"),
-        f"page_scores_staged_{rows}",
-        kernel.shared_bytes + 2 * 64 * 4,
-    )
-    for rows, kernel in _FP8.items()
-}
-STAGED_SCALES = 0
-"""Whether scales come with their keys (`page_scores_staged.cu`); not run on a GPU yet."""
+_FP8 = {rows: CudaKernel(_SOURCE, f"page_scores_{rows}", 2 * 64 * (128 + 4) + rows * 32 * 128) for rows in (8, 4, 1)}
 _BLOCKS = {8: 792, 4: 1056, 1: 1584}
 """Blocks that a call aims at: two waves of what an H200 holds."""
 
@@ -40,9 +30,8 @@ class ScoreArguments(ctypes.Structure):
     _fields_: ClassVar[Any] = (
         [(name, ctypes.c_void_p) for name in "q weight codes scales page_table slot request position out".split()]
         + [(name, ctypes.c_int64) for name in "codes_page codes_row scales_page table_row out_row".split()]
-        + [(name, ctypes.c_int) for name in "rows kpool pools_a_page parts".split()]
+        + [(name, ctypes.c_int) for name in "rows kpool page_shift parts".split()]
     )
-    """A staged kernel has, in place of the pools of a page, the power of two that they are."""
 
 
 @triton.jit
@@ -108,7 +97,7 @@ def page_scores(
         tile = 8 if rows_a_request >= 8 else 4 if rows_a_request >= 4 else 1
         parts = max(1, min(64, _BLOCKS[tile] // triton.cdiv(rows, tile)))
         pools_a_page = codes_NQD.shape[1]
-        if STAGED_SCALES and pools_a_page & (pools_a_page - 1):
+        if pools_a_page & (pools_a_page - 1):
             raise ValueError(f"a page must hold a power of two of pools, not {pools_a_page}")
         arguments = ScoreArguments(
             q=q_THD.data_ptr(), weight=w_TH.data_ptr(), codes=codes_NQD.data_ptr(), scales=scale_NQ.data_ptr(),
@@ -116,9 +105,9 @@ def page_scores(
             position=position_T.data_ptr(), out=out_TP.data_ptr(), codes_page=codes_NQD.stride(0),
             codes_row=codes_NQD.stride(1), scales_page=scale_NQ.stride(0), table_row=page_table_SP.stride(0),
             out_row=out_TP.stride(0), rows=rows, kpool=kpool, parts=parts,
-            pools_a_page=pools_a_page.bit_length() - 1 if STAGED_SCALES else pools_a_page,
+            page_shift=pools_a_page.bit_length() - 1,
         )  # fmt: skip
-        (_STAGED if STAGED_SCALES else _FP8)[tile].launch((triton.cdiv(rows, tile), parts, 1), 128, [arguments])
+        _FP8[tile].launch((triton.cdiv(rows, tile), parts, 1), 128, [arguments])
         return
     tile = max(1, min(8, triton.next_power_of_2(rows_a_request)))
     tiles = triton.cdiv(rows, tile)

@@ -5,12 +5,8 @@
 // (11, 11 and 10 bits) find the key itself, then an ordered compaction keeps everything above it and, of the equal ones, the lowest pools. A NaN sorts
 // below everything. The row is staged in shared memory when it fits, and read again from global memory when it does not.
 //
-// TOGETHER: pools are listed by rank first and expanded by all threads after that, one a thread, instead of each where it is found.
+// Chosen pools are listed by rank first and expanded by all threads after that, one a thread.
 #include <cstdint>
-
-#ifndef TOGETHER
-#define TOGETHER 0
-#endif
 
 #include "../sortable.cuh"
 
@@ -315,13 +311,11 @@ template <typename Choose> __device__ __forceinline__ void fill(const TopArgumen
   const int kept = min(pools, a.budget);
   if (pools <= a.budget) {
     for (int i = threadIdx.x; i < pools; i += kThreads) write_pool(i, i);
-  } else if constexpr (TOGETHER) {
+  } else {
     auto note = [&](int rank, int pool) { list[rank] = pool; };
     choose(from, pools, note);
     __syncthreads();
     for (int i = threadIdx.x; i < kept; i += kThreads) write_pool(i, static_cast<int>(list[i]));
-  } else {
-    choose(from, pools, write_pool);
   }
   for (int i = threadIdx.x; i < width - kept * kpool; i += kThreads)
     target[kept * kpool + i] = i < tail ? slot_of(pools * kpool + i) : -1;

@@ -7,7 +7,6 @@ T rows, H index heads, D index width, P columns of a score row, W entries of an 
 import ctypes
 from collections.abc import Iterator
 from ctypes import c_int64
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,9 +22,8 @@ _TOP = CudaKernel(Path(__file__).with_suffix(".cu"), "top_pools", STAGED * 4)
 _SHORT = CudaKernel(Path(__file__).with_suffix(".cu"), "top_pools", STAGED * 2)
 _HELD = {2048 * n: CudaKernel(Path(__file__).with_suffix(".cu"), f"top_pools_held_{n}") for n in (5, 9)}
 """Widest score row of each kernel that holds its row in registers."""
-TOGETHER = 0
-"""Whether chosen pools are expanded by all threads together (`top_pools.cu`); not run on a GPU yet."""
-MOST_TOGETHER = 2048
+MOST_POOLS = 2048
+"""That a row may choose: what the kernel has room to list."""
 _QUERY = CudaKernel(Path(__file__).parents[1] / "index_rows.cu", "index_query")
 
 
@@ -89,16 +87,14 @@ def top_pools(
 
     `held` keeps a row's keys in registers where they fit, instead of in shared memory.
     """
+    if budget > MOST_POOLS:
+        raise ValueError(f"the top-k kernel lists at most {MOST_POOLS} pools a row, not {budget}")
     if score_TP.stride(0) % 4 or score_TP.stride(1) != 1:
         raise ValueError("the top-k kernel takes score rows aligned to 16 bytes")
     columns = score_TP.shape[1]
     kernel, staged = (_TOP, STAGED) if columns > STAGED // 2 else (_SHORT, STAGED // 2)
     if held:
         kernel = next((fits for limit, fits in _HELD.items() if columns <= limit), kernel)
-    if TOGETHER:
-        if budget > MOST_TOGETHER:
-            raise ValueError(f"top_pools.TOGETHER lists at most {MOST_TOGETHER} pools a row, not {budget}")
-        kernel = _together(kernel.name, kernel.shared_bytes)
     arguments = TopArguments(
         scores=score_TP.data_ptr(), request=request_T.data_ptr(), position=position_T.data_ptr(),
         slot=slot_R.data_ptr(), page_table=page_table_SP.data_ptr(), out=out_TW.data_ptr(),
@@ -106,8 +102,3 @@ def top_pools(
         width=out_TW.shape[1], kpool=kpool, budget=budget, page_shift=page_size.bit_length() - 1, staged=staged,
     )  # fmt: skip
     kernel.launch((score_TP.shape[0], 1, 1), 512, [arguments])
-
-
-@cache
-def _together(name: str, shared_bytes: int) -> CudaKernel:
-    return CudaKernel(Path(__file__).with_suffix(".cu"), name, shared_bytes, defines=("TOGETHER=1",))

@@ -8,10 +8,9 @@
 T rows, K inputs, N outputs. Accumulates in FP32; `out_dtype` defaults to x's. Rows of x may be strided (a slice of the
 columns of a fused product). `linear_heads` stores [H, T, N], so that y[:, h] is contiguous, or `by_row` [T, H, N], so
 that a row's heads lie side by side for the product that follows. `torch_tiled` (CPU) multiplies fixed row tiles, so a
-row's result never depends on how many rows came with it; `torch_matmul` is the library's own product, `deep_gemm`
-DeepGEMM's where it fits.
+row's result never depends on how many rows came with it; `torch_matmul` is the library's own product.
 """
 
 from stack.kernels.binding import Op
 
-OP = Op(__name__, impls=("torch_tiled", "torch_matmul", "deep_gemm"))
+OP = Op(__name__, impls=("torch_tiled", "torch_matmul"))

@@ -8,9 +8,9 @@
 `experts` has `gate_up` and `down`: tensors [E, 2I, C] and [E, C, I], or E stacked Fp8Weights (codes [E, N, K], scales
 [E, N/128, K/128]). id -1 contributes nothing. `swiglu_quant` is the bound op that FP8 paths use between the products.
 `shared` is a `SharedExpert`: the shared expert as it runs by itself, and its weights for those who run it in the same
-launches (`triton_beside`, `cuda_grouped`, and `beside_by_rows` where that serves). `rows` are x's QuantizedRows where
+launches (`triton_beside`, `cuda_grouped`, and `by_rows` where that serves). `rows` are x's QuantizedRows where
 somebody has quantised it already; nobody need take them.
-`by_rows`, `beside_by_rows`, `triton_grouped` and `triton_beside` also take `tiles`, a table of `tables.py`
+`by_rows`, `triton_grouped` and `triton_beside` also take `tiles`, a table of `tables.py`
 (`kernels.moe_table`).
 """
 
@@ -19,7 +19,6 @@ from stack.kernels.binding import Op
 OP = Op(
     __name__,
     impls=(
-        "beside_by_rows",
         "by_rows",
         "deep_gemm_contiguous",
         "triton_grouped",

@@ -33,7 +33,7 @@ BLOCK, THREADS = 128, 384
 STAGES = {16: 6, 32: 5, 64: 4}
 """Stages of the ring by rows of a tile: what fits beside the tile's outputs."""
 TILES = ((8, 16), (16, 32), (1 << 30, 64))
-"""Mean rows of an expert up to which a tile of so many rows is used. By arithmetic; not measured yet."""
+"""Mean rows of an expert up to which a tile of so many rows is used. By arithmetic; others were not timed."""
 
 
 def _kernel(name: str, rows: int) -> CudaKernel:
@@ -128,6 +128,27 @@ def moe(
     return combine(rows_MC[:sorted_rows], places, weights_TK, None if shared is None else rows_MC[sorted_rows:])
 
 
+def fits(experts: "Experts", shared: "SharedExpert | None") -> bool:
+    """Whether `moe` takes these weights."""
+    gate_up, beside = experts.gate_up, None if shared is None else shared.weights
+    if not (_is_whole(gate_up) and _is_whole(experts.down)):
+        return False
+    if beside is None:
+        return True
+    return _is_whole(beside.gate_up) and _is_whole(beside.down) and _outputs(beside.gate_up) <= _outputs(gate_up)
+
+
+def _outputs(weight: "Tensor | Fp8Weight") -> int:
+    return (weight.codes_NK if isinstance(weight, Fp8Weight) else weight).shape[-2]
+
+
+def _is_whole(weight: "Tensor | Fp8Weight") -> bool:
+    if not isinstance(weight, Fp8Weight):
+        return False
+    outputs, inner = weight.codes_NK.shape[-2:]
+    return outputs % (2 * BLOCK) == 0 and inner % BLOCK == 0
+
+
 def _quantized(x_TC: "Tensor") -> QuantizedRows:
     from stack.kernels.quantize_rows.triton_group import quantize_rows
 
@@ -137,8 +158,8 @@ def _quantized(x_TC: "Tensor") -> QuantizedRows:
 def _served(weight: "Tensor | Fp8Weight") -> Fp8Weight:
     if not isinstance(weight, Fp8Weight):
         raise ValueError("cuda_grouped takes FP8 experts, a shared one included; use triton_beside")
-    outputs, inner = weight.codes_NK.shape[-2:]
-    if outputs % (2 * BLOCK) or inner % BLOCK:
+    if not _is_whole(weight):
+        outputs, inner = weight.codes_NK.shape[-2:]
         raise ValueError(
             f"cuda_grouped takes multiples of {2 * BLOCK} outputs and {BLOCK} inner channels, not {outputs} and "
             f"{inner}; use triton_beside"

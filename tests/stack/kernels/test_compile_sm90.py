@@ -22,7 +22,6 @@ from triton.runtime.jit import JITFunction  # noqa: E402
 from stack.core.memory import ReplayRing  # noqa: E402
 from stack.kernels import cuda_source, tensor_map  # noqa: E402
 from stack.kernels.catalog import OPS  # noqa: E402
-from stack.kernels.index_select import paged_scores, top_pools  # noqa: E402
 from stack.kernels.quantize_rows.torch_group import quantize_rows  # noqa: E402
 from stack.kernels.quantized import Fp8Weight  # noqa: E402
 
@@ -191,14 +190,11 @@ def test_indexer(compiled: list[str], dtype: torch.dtype) -> None:
     assert ({"page_scores_1", "top_pools_held_5"} <= set(compiled)) == (dtype == FP8)
 
 
-def test_launch_choices_of_the_selection(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top_pools, "TOGETHER", 1)
-    monkeypatch.setattr(paged_scores, "STAGED_SCALES", 1)
+def test_selection_for_rows_of_a_verify(compiled: list[str]) -> None:
     place = (torch.zeros(4, 64, 128).to(FP8), torch.zeros(4, 64), ints(3, 4), ints(2), ints(16), ints(16))
     bounds = {"kpool": 4, "budget": 512, "max_context": 1000, "workspace_bytes": 1 << 20}
-    for name in ("paged_held", "paged_wgmma"):
-        impl("index_select", name)(bf16(16, 32, 128), torch.zeros(16, 32), *place, **bounds)
-    assert {"page_scores_staged_8", "top_pools_held_5", "top_pools"} <= set(compiled)
+    impl("index_select", "paged_held")(bf16(16, 32, 128), torch.zeros(16, 32), *place, **bounds)
+    assert {"page_scores_8", "top_pools_held_5"} <= set(compiled)
 
 
 def test_kernels_around_a_library(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

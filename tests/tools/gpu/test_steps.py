@@ -108,7 +108,7 @@ def test_every_session_has_a_plan_for_its_machine_where_run_looks_for_it(tmp_pat
     assert pack.main([*CALLS, *packing]) == 0
     carry = tmp_path / "carry"
     sessions = {(call.name, step): call.testbed for call, step in STEPS if step.kind == "session"}
-    assert len(list((carry / "plans").iterdir())) == len(sessions) > 40
+    assert len(list((carry / "plans").iterdir())) == len(sessions) > 30
     for (name, step), testbed in sessions.items():
         plan = json.loads(Path(run.commands_of(carry, name, step, tmp_path)[0][-2]).read_text())
         gpus = {gpu for process in plan["processes"] for gpu in process["gpus"]}
@@ -122,9 +122,11 @@ def test_calls_whose_rows_run_on_a_cpu_can_be_tried_there(packing):
     tried = [
         name
         for name, mine in rows.items()
-        if mine and all(resolve(catalog, catalog.row(row), "cpu").status == "runnable" for row in mine)
+        if mine
+        and not name.endswith("_tp")
+        and all(resolve(catalog, catalog.row(row), "cpu").status == "runnable" for row in mine)
     ]
-    assert {"decode_1", "prefill_1", "pair_5", "beside_5"} <= set(tried)
+    assert {"decode_optimized", "prefill_baseline", "pair_baseline_0"} <= set(tried)
     assert pack.main([*tried, *packing, "--testbed", "cpu"]) == 0
 
 

@@ -45,7 +45,12 @@ def test_every_step_of_the_lists_is_compiled_for_once(tmp_path: Path) -> None:
     jobs = list(warm.jobs_of(chosen, tmp_path))
     assert len({job.words for job in jobs}) == len(jobs)
     named = {job.name.split()[0] for job in jobs}
-    assert {"beside_7.engine", "beside_5.decode_optimized", "prefill_1.baseline", "storms_1.storms"} <= named
+    assert {
+        "proof_1.engine",
+        "decode_optimized.dflash2_tuned_moe_dsa_partial",
+        "prefill_baseline.baseline",
+        "logits_1.logits",
+    } <= named
     assert not any(name.startswith(("tile_1.", "collectives_1.", "sanitize_1.")) for name in named)
     starts = [job for job in jobs if job.words[0] == "tools.gpu.null.start"]
     configs = [json.loads(Path(job.words[1]).read_text()) for job in starts if Path(job.words[1]).parent == tmp_path]
@@ -90,15 +95,15 @@ def test_a_call_is_not_packed_without_kernels_or_routes_unless_it_is_said(
     monkeypatch.setattr(pack, "_write_tree", lambda path: None)
     build, carry = tmp_path / "build", tmp_path / "carry"
     words = ["--carry", str(carry), "--build", str(build)]
-    assert pack.main(["one_1", *words]) == 2
+    assert pack.main(["one_2", *words]) == 2
     archive = build / "kernels.tar.xz"
-    assert f"python -m tools.gpu.calls.warm {archive} one_1" in capsys.readouterr().err and not carry.exists()
-    assert pack.main(["one_1", *words, "--without-kernels"]) == 0
+    assert f"python -m tools.gpu.calls.warm {archive} one_2" in capsys.readouterr().err and not carry.exists()
+    assert pack.main(["one_2", *words, "--without-kernels"]) == 0
     build.mkdir()
     archive.write_bytes(b"kernels")
-    assert pack.main(["one_1", *words]) == 0 and (carry / "kernels.tar.xz").read_bytes() == b"kernels"
+    assert pack.main(["one_2", *words]) == 0 and (carry / "kernels.tar.xz").read_bytes() == b"kernels"
     assert pack.main(["tune_1", *words]) == 2
-    assert "drafters_1" in capsys.readouterr().err
+    assert "routes_1" in capsys.readouterr().err
     (build / "routes.safetensors").touch()
     assert pack.main(["tune_1", *words]) == 0 and (carry / "routes.safetensors").exists()
 

@@ -100,7 +100,7 @@ def _brought(words: Sequence[str], options: argparse.Namespace) -> tuple[str, ..
     there = tuple(name for name in EARLIER if (options.build / name).exists())
     if "{carry}/routes.safetensors" in words and "routes.safetensors" not in there:
         raise LackingError(
-            f"there are no recorded routes in {options.build / 'routes.safetensors'}: run the call drafters_1 and copy "
+            f"there are no recorded routes in {options.build / 'routes.safetensors'}: run the call routes_1 and copy "
             f"what its step record_routes brought back there, or pack tune_1_synthetic"
         )
     if "kernels.tar.xz" not in there and not (options.without_kernels or options.without_packages):

@@ -34,18 +34,6 @@ PARTIAL_VARIANTS = {
     BF16: ("tilelang_partial@tilelang_partial.STAGES_32=1",),
 }
 
-INDEX_VARIANTS = (
-    tuple(
-        f"paged_held@{choice}"
-        for choice in (
-            "paged_scores.STAGED_SCALES=1",
-            "top_pools.TOGETHER=1",
-            "paged_scores.STAGED_SCALES=1,top_pools.TOGETHER=1",
-        )
-    ),
-    ("deep_gemm_held@top_pools.TOGETHER=1",),
-)
-"""Of few rows a request, and of many."""
 RING_VARIANTS = ("cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",)
 
 
@@ -154,8 +142,7 @@ def _experts() -> Iterator[Shape]:
         )  # fmt: skip
     for rows, inner in ((32768, 512), (1056, 512), (128, 512), (56, 512), (1, 512)):
         touched = EXPERTS * (1 - (1 - 2 / EXPERTS) ** rows)
-        impls = ("by_rows", "beside_by_rows") if rows > 4096 else ("by_rows", "triton_grouped", "triton_beside")
-        impls += ("cuda_grouped",) if rows <= 4096 else ()
+        impls = ("by_rows",) if rows > 4096 else ("cuda_grouped", "triton_grouped", "triton_beside")
         yield Shape(
             "moe", impls, f"{rows} rows, 72 experts top-2 beside {inner}, quantised",
             lambda r=rows, n=inner: step_inputs.moe_with_shared("cuda", r, EXPERTS, 2, HIDDEN, INNER, n, True),
@@ -201,7 +188,7 @@ def _products() -> Iterator[Shape]:
         (1056, 38720, HIDDEN, "D14", 430),
     ):
         yield Shape(
-            "linear", ("torch_matmul", "deep_gemm"), f"{rows} x {outputs} x {width}",
+            "linear", ("torch_matmul",), f"{rows} x {outputs} x {width}",
             lambda r=rows, n=outputs, k=width: inputs.linear("cuda", r, n, k),
             2 * (rows * width + outputs * width + rows * outputs), 2.0 * rows * outputs * width, BF16_RATE, anchor,
             target,
@@ -307,7 +294,6 @@ def _index() -> Iterator[Shape]:
             f"{len(lens)} x {lens[0]} behind {prefix[0]}",
             lambda n=lens, p=prefix: inputs.index_select("cuda", n, p, 0, 256, True),
             sum(p / 4 * 132 for p in prefix), pools * 32 * 128 * 2.0, FP8_RATE, anchor,
-            variants=INDEX_VARIANTS[lens[0] > 8],
         )  # fmt: skip
     yield Shape(
         "index_write",

@@ -8,7 +8,7 @@ import torch
 from tools.gpu.micro.inputs.drawing import BF16, F32, I32, Call, fp8_weight, poisoned_rows, quantized, strided
 
 MOE = ("by_rows", "deep_gemm_contiguous", "triton_grouped", "deep_gemm_masked")
-MOE_BESIDE = ("beside_by_rows", "triton_beside", "cuda_grouped")
+MOE_BESIDE = ("triton_beside", "cuda_grouped")
 
 
 def rms_norm(device: str, rows: int, width: int) -> Call:
