@@ -25,10 +25,10 @@ BLOCKS = 2
 PARTS = 1
 """2: a head in halves, by blocks of half the size, of which it holds twice as many (three with FP32 states)."""
 
-NUMBERS_AHEAD = 0
+NUMBERS_AHEAD = 1
 """1: a turn's slot, entry and count are loaded a turn before they are used."""
 
-PERMUTED_WINDOW = 0
+PERMUTED_WINDOW = 1
 """1: windows move by permutes of bytes, eight channels a thread."""
 
 

@@ -26,13 +26,13 @@ BLOCKS = 3
 STAGES = 1
 """BF16 states that a block has under way; with two, shared memory has room for two blocks."""
 
-EARLY_ROWS = 0
+EARLY_ROWS = 1
 """1: the next turn's rows are asked for as soon as this turn's are taken, before its products."""
 
-NUMBERS_AHEAD = 0
+NUMBERS_AHEAD = 1
 """1: a turn's slot, entry and count are loaded a turn before they are used."""
 
-PERMUTED_WINDOW = 0
+PERMUTED_WINDOW = 1
 """1: windows move by permutes of bytes, eight channels a thread."""
 
 

@@ -25,18 +25,10 @@ def _variants(impl: str, *choices: str) -> tuple[str, ...]:
 
 VERIFY = _variants("cuda_stream_roles", "NUMBERS_AHEAD=1", "NEAR_ROWS=1", "NUMBERS_AHEAD=1 NEAR_ROWS=1")
 
-COMMIT_FP32 = _variants(
-    "cuda_stream", "NUMBERS_AHEAD=1", "PERMUTED_WINDOW=1", "NUMBERS_AHEAD=1 PERMUTED_WINDOW=1",
-    "PERMUTED_WINDOW=1 PARTS=2", "NUMBERS_AHEAD=1 PERMUTED_WINDOW=1 PARTS=2",
-) + _variants(
-    "cuda_stream_chunk", "NUMBERS_AHEAD=1", "PERMUTED_WINDOW=1", "EARLY_ROWS=1",
-    "NUMBERS_AHEAD=1 PERMUTED_WINDOW=1 EARLY_ROWS=1",
-)  # fmt: skip
-"""Halves of a head spill without permutes: 104 bytes by ptxas 13.0, 8 with them."""
-
-COMMIT = COMMIT_FP32 + _variants(
-    "cuda_stream_chunk", "BLOCKS=2", "STAGES=2", "NUMBERS_AHEAD=1 PERMUTED_WINDOW=1 EARLY_ROWS=1 STAGES=2"
+COMMIT_FP32 = _variants("cuda_stream", "NUMBERS_AHEAD=0", "PERMUTED_WINDOW=0", "PARTS=2") + _variants(
+    "cuda_stream_chunk", "NUMBERS_AHEAD=0", "PERMUTED_WINDOW=0", "EARLY_ROWS=0"
 )
+COMMIT = COMMIT_FP32 + _variants("cuda_stream_chunk", "BLOCKS=2", "STAGES=2")
 """Two blocks and one state each is what FP32 states leave room for anyway."""
 
 FORMS = {"kda_verify": VERIFY, "kda_commit": COMMIT}
