@@ -1,5 +1,6 @@
 """The commit of a verify as one update of rank `accepted` over a stream of states: `cuda_chunk`'s formula in the launch
-of `cuda_stream`, with both products on the tensor cores.
+of `cuda_stream`, with both products on the tensor cores. The next turn's rows are asked for as soon as this turn's are
+taken, before its products.
 
 Bits differ from stepping (operands enter products as two BF16 terms, relative error 2^-16). Snapshots hold the states
 already, and are copied by `cuda_fold`.
@@ -23,18 +24,6 @@ missing = hopper_only
 BLOCKS = 3
 """Blocks a multiprocessor holds with BF16 states, two with FP32 states: what shared memory has room for."""
 
-STAGES = 1
-"""BF16 states that a block has under way; with two, shared memory has room for two blocks."""
-
-EARLY_ROWS = 1
-"""1: the next turn's rows are asked for as soon as this turn's are taken, before its products."""
-
-NUMBERS_AHEAD = 1
-"""1: a turn's slot, entry and count are loaded a turn before they are used."""
-
-PERMUTED_WINDOW = 1
-"""1: windows move by permutes of bytes, eight channels a thread."""
-
 
 def kda_commit(
     state_SHLKV: "Tensor",
@@ -52,17 +41,11 @@ def kda_commit(
 
 
 def _blocks(kind: str) -> int:
-    return streams.fitting_blocks(_shared_bytes(kind), BLOCKS)
-
-
-def _shared_bytes(kind: str) -> int:
-    return streams.chunk_fold_bytes(kind, 1 if kind == "f32" else STAGES)
+    return streams.fitting_blocks(streams.chunk_fold_bytes(kind), BLOCKS)
 
 
 @cache
 def _kernel(kind: str) -> "CudaKernel":
     return streams.stream_kernel(
-        streams.COMMIT, f"kda_stream_chunk_fold_{kind}", _shared_bytes(kind), KDA_CHUNK_BLOCKS=_blocks("bf16"),
-        KDA_STAGES=STAGES, KDA_EARLY_ROWS=EARLY_ROWS, KDA_NUMBERS_AHEAD=NUMBERS_AHEAD,
-        KDA_PERMUTED_WINDOW=PERMUTED_WINDOW,
-    )  # fmt: skip
+        streams.COMMIT, f"kda_stream_chunk_fold_{kind}", streams.chunk_fold_bytes(kind), KDA_CHUNK_BLOCKS=BLOCKS
+    )

@@ -19,27 +19,6 @@ using BF16 = __nv_bfloat16;
 #define KDA_CHUNK_BLOCKS 3
 #endif
 
-// Ideas that a sweep times one by one; a module that launches has a constant for each that its kernel knows. As they stand here, nothing changes.
-#ifndef KDA_NUMBERS_AHEAD  // 1: slot, entry and count of a turn are loaded a turn before they are used
-#define KDA_NUMBERS_AHEAD 0
-#endif
-#ifndef KDA_NEAR_ROWS  // 1: warps that make a verify's rows bring what they read next into the L2 cache
-#define KDA_NEAR_ROWS 0
-#endif
-#ifndef KDA_PERMUTED_WINDOW  // 1: a commit moves windows by permutes, eight channels a thread
-#define KDA_PERMUTED_WINDOW 0
-#endif
-#ifndef KDA_PARTS  // 2: a commit that steps takes a head in halves, by blocks of half the size
-#define KDA_PARTS 1
-#endif
-#ifndef KDA_EARLY_ROWS  // 1: a commit by products asks for the next turn's rows as soon as this turn's are taken
-#define KDA_EARLY_ROWS 0
-#endif
-#ifndef KDA_STAGES  // 2: a commit by products has two BF16 states under way
-#define KDA_STAGES 1
-#endif
-constexpr bool kNumbersAhead = KDA_NUMBERS_AHEAD != 0, kNearRows = KDA_NEAR_ROWS != 0, kPermutedWindow = KDA_PERMUTED_WINDOW != 0, kEarlyRows = KDA_EARLY_ROWS != 0;
-
 // 1 / (1 + exp(-x)) and x / y as the operators give them, without the branches for the ends of the range.
 __device__ __forceinline__ float straight_reciprocal(float y) {
   const float r = fast_reciprocal(y);
@@ -83,26 +62,26 @@ __device__ __forceinline__ void fetch_row(RawRows& to, int w, const BF16* k, con
 }
 
 // A state in shared memory: rows of 16-byte pieces, each row's pieces exchanged so that what a warp reads together lies in different banks: one value of
-// each of the eight key groups, or fragments of a matrix product. Of kParts blocks that share a state each has as many columns and threads.
-template <typename State, bool kFragments, int kParts = 1> struct Stage {
-  static constexpr int kSize = sizeof(State), kPieces = 8 * kSize / kParts, kValues = 16 / kSize, kCount = kThreads / kParts;
-  __align__(16) State values[kD * kD / kParts];
+// each of the eight key groups, or fragments of a matrix product.
+template <typename State, bool kFragments> struct Stage {
+  static constexpr int kSize = sizeof(State), kPieces = 8 * kSize, kValues = 16 / kSize;
+  __align__(16) State values[kD * kD];
 
   static __device__ __forceinline__ int exchange(int row) {
-    return kFragments ? (kSize == 2 ? row & 7 : (row >> 1 & 3) * 2) : kParts == 1 ? row / kKeys * kSize : row / kKeys * kSize % kPieces;
+    return kFragments ? (kSize == 2 ? row & 7 : (row >> 1 & 3) * 2) : row / kKeys * kSize;
   }
 
   __device__ __forceinline__ void fetch(const State* from) {
 #pragma unroll
-    for (int i = 0; i < kD * kPieces / kCount; ++i) {
-      const int n = i * kCount + threadIdx.x, row = n / kPieces, piece = n % kPieces;
-      copy16(shared_address(values + (row * kPieces + (piece ^ exchange(row))) * kValues), from + (kParts == 1 ? n * kValues : row * kD + piece * kValues), true);
+    for (int i = 0; i < kD * kPieces / kThreads; ++i) {
+      const int n = i * kThreads + threadIdx.x, row = n / kPieces, piece = n % kPieces;
+      copy16(shared_address(values + (row * kPieces + (piece ^ exchange(row))) * kValues), from + n * kValues, true);
     }
   }
 
   __device__ __forceinline__ void take(float (&s)[kKeys][4], const Place& at) const {
     static_assert(!kFragments);
-    const int piece = (at.first / kValues) ^ (kParts == 1 ? at.group * kSize : at.group * kSize % kPieces);
+    const int piece = (at.first / kValues) ^ (at.group * kSize);
     const State* mine = values + (at.group * kKeys * kPieces + piece) * kValues + at.first % kValues;
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {

@@ -23,13 +23,13 @@ __device__ __forceinline__ FoldNumbers numbers_of(const FoldArguments& a, unsign
     const unsigned heads = a.num_heads, whole = turn / heads, request = whole / layers;
     of.head = turn - whole * heads, of.layer = whole - request * layers;
     of.slot = a.slot[request], of.entry = a.entry[request];
-    if (kNumbersAhead || (of.slot != 0 && of.entry != 0)) of.accepted = max(0, a.accepted[request]);
+    of.accepted = max(0, a.accepted[request]);
   }
   return of;
 }
 
 // How many rows are accepted, or 0 where there is nothing to do.
-__device__ __forceinline__ int accepted_of(const FoldNumbers& of) { return !kNumbersAhead || (of.slot != 0 && of.entry != 0) ? of.accepted : 0; }
+__device__ __forceinline__ int accepted_of(const FoldNumbers& of) { return of.slot != 0 && of.entry != 0 ? of.accepted : 0; }
 
 __device__ __forceinline__ int64_t state_at(const FoldArguments& a, const FoldNumbers& of) { return of.slot * a.state_slot + of.head * a.state_head + of.layer * a.state_layer; }
 __device__ __forceinline__ int64_t window_at(const FoldArguments& a, const FoldNumbers& of) { return of.slot * a.conv_slot + of.head * a.conv_head + of.layer * a.conv_layer; }
@@ -50,9 +50,8 @@ __device__ __forceinline__ void fetch_end(Ends& ends, const FoldArguments& a, co
   if (accepted < 3) copy16(shared_address(ends.window + piece * 8), static_cast<const BF16*>(a.conv) + window + piece * 8, true);
 }
 
-template <typename T, int kParts = 1> struct FoldShared {
-  using State = T;
-  Stage<State, false, kParts> stage;
+template <typename State> struct FoldShared {
+  Stage<State, false> stage;
   RawRows raw;
   Ends ends;
   Row rows[kMaxRows];
@@ -65,20 +64,20 @@ struct Folded {
   float beta;
 };
 
-// Asks for state, rows and ends of a turn of a fold. `ahead`: numbers of the turn where they are loaded ahead, and then of the block's next.
-template <typename Shared, typename States>
-__device__ __forceinline__ Folded fetch_fold(Shared& s, States& stage, const FoldArguments& a, unsigned layers, unsigned turn, unsigned turns, FoldNumbers& ahead) {
+// Asks for state, rows and ends of a turn of a fold. `ahead`: its numbers, loaded a turn before they are used, and then those of the block's next.
+template <typename State>
+__device__ __forceinline__ Folded fetch_fold(FoldShared<State>& s, const FoldArguments& a, unsigned layers, unsigned turn, unsigned turns, FoldNumbers& ahead) {
   const int warp = threadIdx.x / 32, piece = threadIdx.x;
   Folded asked{0, 0.f};
   if (turn < turns) {
     const unsigned heads = a.num_heads;
-    const FoldNumbers of = kNumbersAhead ? ahead : numbers_of(a, layers, turn, turns);
-    if constexpr (kNumbersAhead) ahead = numbers_of(a, layers, turn + gridDim.x, turns);
+    const FoldNumbers of = ahead;
+    ahead = numbers_of(a, layers, turn + gridDim.x, turns);
     asked.accepted = accepted_of(of);
     if (asked.accepted > 0) {
       const int64_t state = state_at(a, of), window = window_at(a, of);
       if (threadIdx.x == 0) s.state_at = state, s.window_at = window;
-      stage.fetch(static_cast<const typename Shared::State*>(a.state) + state);
+      s.stage.fetch(static_cast<const State*>(a.state) + state);
       if (warp < asked.accepted) asked.beta = fetch_row_of(s.raw, a, of, warp);
       if (piece < kWindowPieces) fetch_end(s.ends, a, of, window, heads, piece);
     }
@@ -87,19 +86,8 @@ __device__ __forceinline__ Folded fetch_fold(Shared& s, States& stage, const Fol
   return asked;
 }
 
-// The window becomes the three inputs that end at the last accepted row: one of its pieces of 16 bytes.
-__device__ __forceinline__ void replace_piece(BF16* window, const Ends& ends, int accepted, unsigned piece) {
-  if (piece >= kWindowPieces) return;
-  const auto* inputs = reinterpret_cast<const uint16_t*>(ends.inputs);
-  const auto* old = reinterpret_cast<const uint16_t*>(ends.window) + accepted;
-  const auto value = [&](unsigned i) { return static_cast<uint32_t>(accepted + static_cast<int>(i % 3) < 3 ? old[i] : inputs[i % 3 * 3 * kD + i / 3]); };
-  const unsigned first = piece * 8;
-  *reinterpret_cast<uint4*>(window + first) = make_uint4(value(first) | value(first + 1) << 16, value(first + 2) | value(first + 3) << 16,
-                                                         value(first + 4) | value(first + 5) << 16, value(first + 6) | value(first + 7) << 16);
-}
-
-// The same by permutes where no old input stays: a thread has eight channels, three 16-byte pieces.
-__device__ __forceinline__ void permute_window(BF16* window, const Ends& ends, int accepted) {
+// The window becomes the three inputs that end at the last accepted row: by permutes where no old input stays. A thread has eight channels, three 16-byte pieces.
+__device__ __forceinline__ void replace_window(BF16* window, const Ends& ends, int accepted) {
   if (threadIdx.x >= 3 * kD / 8) return;
   const int first = threadIdx.x * 8;
   if (accepted < 3) {
@@ -124,16 +112,6 @@ __device__ __forceinline__ void permute_window(BF16* window, const Ends& ends, i
   for (int i = 0; i < 3; ++i) reinterpret_cast<uint4*>(window + first * 3)[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
 }
 
-// The whole window, by kCount threads.
-template <int kCount = kThreads> __device__ __forceinline__ void replace_window(BF16* window, const Ends& ends, int accepted) {
-  if constexpr (kPermutedWindow) {
-    permute_window(window, ends, accepted);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kThreads / kCount; ++i) replace_piece(window, ends, accepted, i * kCount + threadIdx.x);
-  }
-}
-
 // Blocks walk over (request, layer, head).
 template <typename State> __device__ __forceinline__ void fold(const FoldArguments& a, int layers, int requests) {
   extern __shared__ __align__(16) uint8_t raw_shared[];
@@ -141,9 +119,8 @@ template <typename State> __device__ __forceinline__ void fold(const FoldArgumen
   const int warp = threadIdx.x / 32;
   const unsigned turns = requests * layers * a.num_heads;
   const Place at = place();
-  FoldNumbers ahead;
-  if constexpr (kNumbersAhead) ahead = numbers_of(a, layers, blockIdx.x, turns);
-  Folded next = fetch_fold(s, s.stage, a, layers, blockIdx.x, turns, ahead);
+  FoldNumbers ahead = numbers_of(a, layers, blockIdx.x, turns);
+  Folded next = fetch_fold(s, a, layers, blockIdx.x, turns, ahead);
 #pragma unroll 1
   for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
     copies_wait<0>();
@@ -157,7 +134,7 @@ template <typename State> __device__ __forceinline__ void fold(const FoldArgumen
       replace_window(static_cast<BF16*>(a.conv) + s.window_at, s.ends, accepted);
     }
     __syncthreads();
-    next = fetch_fold(s, s.stage, a, layers, turn + gridDim.x, turns, ahead);
+    next = fetch_fold(s, a, layers, turn + gridDim.x, turns, ahead);
     if (accepted == 0) continue;
 #pragma unroll 1
     for (int w = 0; w < accepted; ++w) step<false>(state, s.rows[w], at);
@@ -165,62 +142,8 @@ template <typename State> __device__ __forceinline__ void fold(const FoldArgumen
   }
 }
 
-// `fold` by blocks of half the size, (request, layer, head, half) in this order: each has 64 columns of a head and reads all rows, the first moves the window.
-template <typename State> __device__ __forceinline__ void fold_halves(const FoldArguments& a, int layers, int requests) {
-  extern __shared__ __align__(16) uint8_t raw_shared[];
-  FoldShared<State, 2>& s = *reinterpret_cast<FoldShared<State, 2>*>(raw_shared);
-  constexpr int kCount = kThreads / 2, kWarps = kCount / 32;
-  const unsigned warp = threadIdx.x / 32, turns = requests * layers * a.num_heads * 2;
-  const Place here = place();
-  FoldNumbers ahead;
-  if constexpr (kNumbersAhead) ahead = numbers_of(a, layers, blockIdx.x / 2, turns / 2);
-  int accepted;
-  float beta[2];
-  const auto fetch = [&](unsigned turn) {
-    const FoldNumbers of = kNumbersAhead ? ahead : numbers_of(a, layers, turn / 2, turns / 2);
-    if constexpr (kNumbersAhead) ahead = numbers_of(a, layers, (turn + gridDim.x) / 2, turns / 2);
-    accepted = accepted_of(of);
-    if (accepted > 0) {
-      const int64_t state = state_at(a, of) + turn % 2 * (kD / 2), window = window_at(a, of);
-      if (threadIdx.x == 0) s.state_at = state, s.window_at = window;
-      s.stage.fetch(static_cast<const State*>(a.state) + state);
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (const int w = i * kWarps + warp; w < accepted) beta[i] = fetch_row_of(s.raw, a, of, w);
-      if (turn % 2 == 0)
-        for (int piece = threadIdx.x; piece < kWindowPieces; piece += kCount) fetch_end(s.ends, a, of, window, a.num_heads, piece);
-    }
-    copies_commit();
-  };
-  fetch(blockIdx.x);
-#pragma unroll 1
-  for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
-    copies_wait<0>();
-    __syncthreads();
-    const int count = accepted;
-    State* to = static_cast<State*>(a.state) + s.state_at;
-    Place at = here;
-    at.owned += turn % 2 * (kD / 2);
-    float state[kKeys][4];
-    if (count > 0) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (const int w = i * kWarps + warp; w < count) ready_row<false>(s.rows[w], s.raw, w, beta[i], 1.f);
-      s.stage.take(state, at);
-      if (turn % 2 == 0) replace_window<kCount>(static_cast<BF16*>(a.conv) + s.window_at, s.ends, count);
-    }
-    __syncthreads();
-    fetch(turn + gridDim.x);
-    if (count == 0) continue;
-#pragma unroll 1
-    for (int w = 0; w < count; ++w) step<false>(state, s.rows[w], at);
-    store_state(state, to, at);
-  }
-}
-
-template <typename T, int kStages> struct ChunkFoldShared {
-  using State = T;
-  Stage<State, true> stage[kStages];
+template <typename State> struct ChunkFoldShared {
+  Stage<State, true> stage;
   RawRows raw;
   Ends ends;
   Operands<8> of;
@@ -229,7 +152,7 @@ template <typename T, int kStages> struct ChunkFoldShared {
   float pairs[kThreads / 32][8][kMaxRows];
   float end[kD];  // E_a
   float beta[kMaxRows];
-  int64_t state_at, window_at;  // of what is asked for, of one stage
+  int64_t state_at, window_at;  // of what is asked for
 };
 
 // Columns 4t .. 4t + 3 of a warp's sixteen in a row of the stage.
@@ -240,7 +163,7 @@ __device__ __forceinline__ float4 staged(const Stage<float, true>& stage, int ro
 
 // S <- E_a S + sum_s (k_s E_a / E_s) u_s' for a warp's sixteen columns, sixteen keys a product: its depth is eight rows in two terms. Column 4t + 2 tile + i
 // of the state is column 2t + i of a tile, so that a lane stores four neighbours.
-template <typename State, typename Shared> __device__ __forceinline__ void add_updates(State* to, const Stage<State, true>& stage, const Shared& s) {
+template <typename State> __device__ __forceinline__ void add_updates(State* to, const ChunkFoldShared<State>& s) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, column = warp * 16 + 4 * t;
   uint32_t u[4];  // high of both tiles, low of both
   ldmatrix_t(u, shared_address(lane < 16 ? s.update_high[warp][lane / 8][lane % 8] : s.update_low[warp][lane / 8 % 2][lane % 8]));
@@ -253,7 +176,7 @@ template <typename State, typename Shared> __device__ __forceinline__ void add_u
     const float gain[2] = {s.end[keys + g], s.end[keys + g + 8]};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float4 old = staged(stage, keys + g + half * 8, column);
+      const float4 old = staged(s.stage, keys + g + half * 8, column);
       sum[0][2 * half] = gain[half] * old.x, sum[0][2 * half + 1] = gain[half] * old.y, sum[1][2 * half] = gain[half] * old.z, sum[1][2 * half + 1] = gain[half] * old.w;
     }
 #pragma unroll
@@ -265,7 +188,7 @@ template <typename State, typename Shared> __device__ __forceinline__ void add_u
 }
 
 // Rows become operands, `left` a warp's columns of v.
-template <typename Shared> __device__ __forceinline__ void take_rows(float (&left)[4], Shared& s, int accepted, float beta) {
+template <typename State> __device__ __forceinline__ void take_rows(float (&left)[4], ChunkFoldShared<State>& s, int accepted, float beta) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float4 log, behind;
   const float4 k = ready_operands(s.of, s.raw, accepted, 1.f, log, behind);
@@ -275,46 +198,40 @@ template <typename Shared> __device__ __forceinline__ void take_rows(float (&lef
   take_values(left, s.raw, accepted);
 }
 
-// Asks for states and rows apart from each other: for the state of a turn kStages turns ahead, once its place is free, for the next turn's rows (a group of
-// copies before those of the states behind) with it or, with KDA_EARLY_ROWS, as soon as this turn's are taken.
-template <typename State, int kStages> struct Apart {
-  ChunkFoldShared<State, kStages>& s;
+// Asks for states and rows apart from each other: for the next turn's rows as soon as this turn's are taken, before its products, for its state once this
+// turn's is written. A turn's numbers are loaded a turn before they are used.
+template <typename State> struct Apart {
+  ChunkFoldShared<State>& s;
   const FoldArguments& a;
   const unsigned layers, turns;
-  FoldNumbers of[kStages + 1], ahead;  // of this turn and those behind it
-  int place;  // of this turn's state
+  FoldNumbers of[2], ahead;  // of this turn and the two behind it
   float beta;
 
   __device__ __forceinline__ Folded begin() {
 #pragma unroll
-    for (int i = 0; i < kStages; ++i) of[i] = numbers_of(a, layers, blockIdx.x + i * gridDim.x, turns);
-    if constexpr (kNumbersAhead) ahead = numbers_of(a, layers, blockIdx.x + kStages * gridDim.x, turns);
-    place = 0;
+    for (int i = 0; i < 1; ++i) of[i] = numbers_of(a, layers, blockIdx.x + i * gridDim.x, turns);  // written as a loop, nvcc 13.0 gives the code that was timed
+    ahead = numbers_of(a, layers, blockIdx.x + gridDim.x, turns);
     fetch_rows(of[0]);
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) fetch_state(s.stage[i], of[i]);
+    fetch_state(of[0]);
     return turn_of(of[0]);
   }
 
   __device__ __forceinline__ void rows_are_taken(unsigned turn) {
-    const unsigned last = turn + kStages * gridDim.x;
-    of[kStages] = kNumbersAhead ? ahead : numbers_of(a, layers, last, turns);
-    if constexpr (kNumbersAhead) ahead = numbers_of(a, layers, last + gridDim.x, turns);
-    if constexpr (kEarlyRows) fetch_rows(of[1]);
+    const unsigned last = turn + gridDim.x;
+    of[1] = ahead;
+    ahead = numbers_of(a, layers, last + gridDim.x, turns);
+    fetch_rows(of[1]);
   }
 
   __device__ __forceinline__ Folded state_is_written() {
-    if constexpr (!kEarlyRows) fetch_rows(of[1]);
-    fetch_state(s.stage[place], of[kStages]);
-    place = (place + 1) % kStages;
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) of[i] = of[i + 1];
+    fetch_state(of[1]);
+    of[0] = of[1];
     return turn_of(of[0]);
   }
 
  private:
-  __device__ __forceinline__ void fetch_state(Stage<State, true>& stage, const FoldNumbers& of) {
-    if (accepted_of(of) > 0) stage.fetch(static_cast<const State*>(a.state) + state_at(a, of));
+  __device__ __forceinline__ void fetch_state(const FoldNumbers& of) {
+    if (accepted_of(of) > 0) s.stage.fetch(static_cast<const State*>(a.state) + state_at(a, of));
     copies_commit();
   }
   __device__ __forceinline__ void fetch_rows(const FoldNumbers& of) {
@@ -330,33 +247,29 @@ template <typename State, int kStages> struct Apart {
 };
 
 // The fold as one update of rank `accepted`.
-template <typename State, int kStages> __device__ __forceinline__ void chunk_fold(const FoldArguments& a, int layers, int requests) {
+template <typename State> __device__ __forceinline__ void chunk_fold(const FoldArguments& a, int layers, int requests) {
   extern __shared__ __align__(16) uint8_t raw_shared[];
-  ChunkFoldShared<State, kStages>& s = *reinterpret_cast<ChunkFoldShared<State, kStages>*>(raw_shared);
+  ChunkFoldShared<State>& s = *reinterpret_cast<ChunkFoldShared<State>*>(raw_shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const unsigned turns = requests * layers * a.num_heads;
-  constexpr bool kApart = kStages > 1 || kEarlyRows;
-  FoldNumbers ahead;
-  if constexpr (kNumbersAhead && !kApart) ahead = numbers_of(a, layers, blockIdx.x, turns);
-  Apart<State, kStages> apart{s, a, static_cast<unsigned>(layers), turns};
-  Folded next = kApart ? apart.begin() : fetch_fold(s, s.stage[0], a, layers, blockIdx.x, turns, ahead);
+  Apart<State> apart{s, a, static_cast<unsigned>(layers), turns};
+  Folded next = apart.begin();
 #pragma unroll 1
   for (unsigned turn = blockIdx.x; turn < turns; turn += gridDim.x) {
-    copies_wait<kStages - 1>();
+    copies_wait<0>();
     __syncthreads();
     const int accepted = next.accepted;
     const bool live = accepted > 0;
-    const Stage<State, true>& stage = s.stage[kApart ? apart.place : 0];
     float seen[2][4] = {}, left[4] = {};
     if (live) {
       take_rows(left, s, accepted, next.beta);
       replace_window(static_cast<BF16*>(a.conv) + s.window_at, s.ends, accepted);
     }
     __syncthreads();
-    if constexpr (kApart) apart.rows_are_taken(turn);
+    apart.rows_are_taken(turn);
     if (live) {
       multiply_pairs(s.pairs[warp], s.of);
-      read_state(seen, s.of, stage);
+      read_state(seen, s.of, s.stage);
     }
     __syncthreads();
     if (live) {
@@ -379,22 +292,21 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_fol
         *reinterpret_cast<uint32_t*>(&s.update_high[warp][t % 2][g][place]) = high, *reinterpret_cast<uint32_t*>(&s.update_low[warp][t % 2][g][place]) = low;
       }
       __syncwarp();
-      add_updates(static_cast<State*>(a.state) + s.state_at, stage, s);
+      add_updates(static_cast<State*>(a.state) + s.state_at, s);
     }
     __syncthreads();
-    next = kApart ? apart.state_is_written() : fetch_fold(s, s.stage[0], a, layers, turn + gridDim.x, turns, ahead);
+    next = apart.state_is_written();
   }
 }
 
 }  // namespace
 
 #define ENTRIES(suffix, State)                                                                                                                    \
-  extern "C" __global__ void __launch_bounds__(kThreads / KDA_PARTS, KDA_BLOCKS) kda_stream_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
-    if constexpr (KDA_PARTS == 2) fold_halves<State>(a, layers, requests);                                                                        \
-    else fold<State>(a, layers, requests);                                                                                                        \
+  extern "C" __global__ void __launch_bounds__(kThreads, KDA_BLOCKS) kda_stream_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
+    fold<State>(a, layers, requests);                                                                                                             \
   }                                                                                                                                               \
   extern "C" __global__ void __launch_bounds__(kThreads, sizeof(State) == 4 ? 2 : KDA_CHUNK_BLOCKS) kda_stream_chunk_fold_##suffix(const __grid_constant__ FoldArguments a, int layers, int requests) { \
-    chunk_fold<State, sizeof(State) == 4 ? 1 : KDA_STAGES>(a, layers, requests);                                                                  \
+    chunk_fold<State>(a, layers, requests);                                                                                                       \
   }
 
 ENTRIES(f32, float)

@@ -70,16 +70,6 @@ template <bool kStaged> __device__ __forceinline__ void spread_part(const StepAr
   }
 }
 
-// Brings what `spread_part` reads into the L2 cache, 32 bytes a lane: rows of 256, a window of 768.
-__device__ __forceinline__ void prefetch_part(const StepArguments& a, int part, int head, int request, int slot) {
-  const int lane = threadIdx.x % 32;
-  const int64_t row0 = static_cast<int64_t>(request) * a.width;
-  for (int n = lane; n < a.width * 8; n += 32)
-    prefetch_l2((part == 3 ? static_cast<const BF16*>(a.f) + (row0 + n / 8) * a.f_row + head * a.f_head
-                           : static_cast<const BF16*>(a.x) + (row0 + n / 8) * a.x_row + (static_cast<int64_t>(part) * a.num_heads + head) * kD) + n % 8 * 16);
-  if (part < 3 && lane < 24) prefetch_l2(static_cast<const BF16*>(a.conv) + slot * a.conv_slot + head * a.conv_head + part * 3 * kD + lane * 16);
-}
-
 __device__ __forceinline__ void write_zeros(const StepArguments& a, int head, int request) {
   const int64_t row_size = static_cast<int64_t>(a.num_heads) * kD;
   BF16* out = static_cast<BF16*>(a.out) + static_cast<int64_t>(request) * a.width * row_size + head * kD + threadIdx.x % 32 * 4;
@@ -224,26 +214,10 @@ template <typename State> __device__ __forceinline__ void chunk(const StepArgume
 
 constexpr int kRowThreads = 128;
 
-// Slot and entry of a turn of a verify, (request, head) in this order.
-struct Numbers {
-  int slot, entry;
-};
-__device__ __forceinline__ Numbers numbers_of(const StepArguments& a, unsigned turn, unsigned turns) {
-  const unsigned request = turn / a.num_heads;
-  return turn < turns ? Numbers{a.slot[request], a.entry[request]} : Numbers{0, 0};
-}
-
-// Asks for the state of a turn of a verify; the slot, or 0 where there is nothing to do. `ahead`: numbers of the turn where they are loaded ahead, and then of
-// the block's next.
-template <typename State> __device__ __forceinline__ int fetch_state(Stage<State, true>& stage, const StepArguments& a, unsigned turn, unsigned turns, Numbers& ahead) {
+// Asks for the state of a turn of a verify, (request, head) in this order; the slot, or 0 where there is nothing to do.
+template <typename State> __device__ __forceinline__ int fetch_state(Stage<State, true>& stage, const StepArguments& a, unsigned turn, unsigned turns) {
   const unsigned heads = a.num_heads, request = turn / heads, head = turn - request * heads;
-  int slot;
-  if constexpr (kNumbersAhead) {
-    slot = ahead.entry != 0 ? ahead.slot : 0;
-    ahead = numbers_of(a, turn + gridDim.x, turns);
-  } else {
-    slot = turn < turns && a.entry[request] != 0 ? a.slot[request] : 0;
-  }
+  const int slot = turn < turns && a.entry[request] != 0 ? a.slot[request] : 0;
   if (slot != 0) stage.fetch(static_cast<const State*>(a.state) + slot * a.state_slot + head * a.state_head);
   copies_commit();
   return slot;
@@ -268,21 +242,14 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
     barrier_init(shared_address(&s.ready[threadIdx.x]), kRowThreads / 32), barrier_init(shared_address(&s.free[threadIdx.x]), kThreads / 32);
     barrier_init_fence();
   }
-  Numbers ahead;
-  if constexpr (kNumbersAhead) ahead = numbers_of(a, blockIdx.x, turns);
   __syncthreads();
   if (warp >= kThreads / 32) {
-    int count = 0, near = kNearRows ? numbers_of(a, blockIdx.x + stride, turns).slot : 0;
+    int count = 0;
 #pragma unroll 1
     for (unsigned turn = blockIdx.x; turn < turns; turn += stride, ++count) {
       const int buffer = count % 2, part = warp - kThreads / 32;
       const unsigned request = turn / heads, head = turn - request * heads;
-      const auto [slot, entry] = kNumbersAhead ? ahead : numbers_of(a, turn, turns);
-      if constexpr (kNumbersAhead) ahead = numbers_of(a, turn + stride, turns);
-      if constexpr (kNearRows) {
-        if (near != 0) prefetch_part(a, part, (turn + stride) % heads, (turn + stride) / heads, near);
-        near = numbers_of(a, turn + 2 * stride, turns).slot;
-      }
+      const int slot = a.slot[request], entry = a.entry[request];
       wait_here(shared_address(&s.free[buffer]), (count / 2 + 1) % 2);
       if (slot != 0 && entry != 0) spread_part<true>(a, part, head, request, slot, entry, &s.raw[buffer], s.beta[buffer]);
       else if (part == 0) write_zeros(a, head, request);
@@ -293,7 +260,7 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
   }
   int slots[kStages], count = 0;
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) slots[i] = fetch_state(s.stage[i], a, blockIdx.x + i * stride, turns, ahead);
+  for (int i = 0; i < kStages; ++i) slots[i] = fetch_state(s.stage[i], a, blockIdx.x + i * stride, turns);
 #pragma unroll 1
   for (unsigned turn = blockIdx.x; turn < turns; turn += stride, ++count) {
     const int buffer = count % 2, stage = count % kStages;
@@ -316,7 +283,7 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
     sync_some<2, kThreads>();
 #pragma unroll
     for (int i = 0; i + 1 < kStages; ++i) slots[i] = slots[i + 1];
-    slots[kStages - 1] = fetch_state(s.stage[stage], a, turn + kStages * stride, turns, ahead);
+    slots[kStages - 1] = fetch_state(s.stage[stage], a, turn + kStages * stride, turns);
     if (live) write_outputs(a, v, seen, s.pairs, beta, turn / heads, turn % heads);
   }
 }

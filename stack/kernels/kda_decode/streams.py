@@ -17,16 +17,7 @@ SPREAD = CudaKernel(VERIFY, "kda_spread_rows")
 ROW_THREADS = 128
 """A warp for each part of a request's rows: q, k, v and gates."""
 
-CHOICES: Mapping[str, int] = {
-    "KDA_BLOCKS": 2,
-    "KDA_CHUNK_BLOCKS": 3,
-    "KDA_NUMBERS_AHEAD": 0,
-    "KDA_NEAR_ROWS": 0,
-    "KDA_PERMUTED_WINDOW": 0,
-    "KDA_PARTS": 1,
-    "KDA_EARLY_ROWS": 0,
-    "KDA_STAGES": 1,
-}
+CHOICES: Mapping[str, int] = {"KDA_BLOCKS": 2, "KDA_CHUNK_BLOCKS": 3}
 """What `kda_stream.cuh` has where nothing is defined."""
 
 _ROW, _OPERAND_ROW = 2448, (128 + 8) * 2
@@ -40,9 +31,9 @@ def chain_bytes(kind: str) -> int:
     return _STATE[kind] + _RAW + 8 * _ROW
 
 
-def fold_bytes(kind: str, parts: int) -> int:
-    """The same for one of `parts` of a state, with the ends of the convolution's inputs."""
-    return _STATE[kind] // parts + _RAW + 8 * _ROW + _ENDS
+def fold_bytes(kind: str) -> int:
+    """The same with the ends of the convolution's inputs."""
+    return chain_bytes(kind) + _ENDS
 
 
 def chunk_bytes(kind: str) -> int:
@@ -56,11 +47,10 @@ def roles_bytes(kind: str) -> int:
     return states + 2 * _RAW + 2 * (16 + 8) * _OPERAND_ROW + 8 * 16 * 8 * 4 + 2 * 8 * 4 + 4 * 8
 
 
-def chunk_fold_bytes(kind: str, stages: int) -> int:
-    """`chunk_bytes` without q, with `stages` states under way, what the update of a state takes and the ends of the
-    convolution's inputs."""
+def chunk_fold_bytes(kind: str) -> int:
+    """`chunk_bytes` without q, with what the update of a state takes and the ends of the convolution's inputs."""
     updates = 2 * 8 * 2 * 8 * 8 * 2
-    return stages * _STATE[kind] + _RAW + _ENDS + 6 * 8 * _OPERAND_ROW + updates + 8 * 8 * 8 * 4 + (128 + 8) * 4
+    return _STATE[kind] + _RAW + _ENDS + 6 * 8 * _OPERAND_ROW + updates + 8 * 8 * 8 * 4 + (128 + 8) * 4
 
 
 def stream_kernel(source: Path, name: str, shared_bytes: int, **choices: int) -> CudaKernel:

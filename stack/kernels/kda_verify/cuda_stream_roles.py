@@ -23,12 +23,6 @@ missing = hopper_only
 BLOCKS = 2
 """Blocks a multiprocessor holds; each has two states under way in BF16, one in FP32."""
 
-NEAR_ROWS = 0
-"""1: the warps that make rows bring what they read in the next turn into the L2 cache."""
-
-NUMBERS_AHEAD = 0
-"""1: a turn's slot and entry are loaded a turn before they are used."""
-
 
 def kda_verify(
     x_TX: "Tensor",
@@ -57,7 +51,4 @@ def kda_verify(
 
 @cache
 def _kernel(kind: str) -> "CudaKernel":
-    return streams.stream_kernel(
-        streams.VERIFY, f"kda_stream_roles_{kind}", streams.roles_bytes(kind), KDA_NEAR_ROWS=NEAR_ROWS,
-        KDA_NUMBERS_AHEAD=NUMBERS_AHEAD,
-    )  # fmt: skip
+    return streams.stream_kernel(streams.VERIFY, f"kda_stream_roles_{kind}", streams.roles_bytes(kind))

@@ -23,10 +23,9 @@ from stack.kernels.mhc_boundary import cuda_ring, cuda_ring_roles
 from stack.kernels.moe import cuda_grouped, routing
 from stack.kernels.sample.cases import CASES as SAMPLE_CASES
 from tests.stack.kernels import cuda_on_cpu
-from tools.gpu.micro import inputs, kda_forms, step_inputs
+from tools.gpu.micro import inputs, step_inputs
 from tools.gpu.micro.compare import distance, run
 from tools.gpu.micro.inputs import Call
-from tools.gpu.micro.variants import chosen, implementation
 
 pytestmark = [
     pytest.mark.slow,
@@ -255,21 +254,6 @@ def test_states_that_stream_give_what_those_that_wait_give(
     call = several_turns(monkeypatch, op, dtype)
     got, want = (run(getattr(OPS[op].module(impl), op), call, "cpu") for impl in (streams_by, waits))
     assert max(distance(a, b) for a, b in zip(got, want, strict=True)) <= tolerance
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("op", "variant"), [(op, form) for op, forms in kda_forms.FORMS.items() for form in forms])
-def test_a_launch_choice_of_a_stream_leaves_its_bits(
-    monkeypatch: pytest.MonkeyPatch, op: str, variant: str, dtype: torch.dtype
-) -> None:
-    call = several_turns(monkeypatch, op, dtype)
-    function = getattr(OPS[op].module(implementation(variant)), op)
-    want = run(function, call, "cpu")
-    with chosen(op, variant):
-        got = run(function, call, "cpu")
-    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
-    with_reference = run(OPS[op].module("reference").__dict__[op], call, "cpu")
-    assert max(distance(a, b) for a, b in zip(got, with_reference, strict=True)) <= 6e-3
 
 
 def several_turns(monkeypatch: pytest.MonkeyPatch, op: str, dtype: torch.dtype) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tools.gpu.micro import inputs, kda_forms, step_inputs
+from tools.gpu.micro import inputs, step_inputs
 from tools.gpu.micro.inputs import BF16, F32, FP8, Call
 
 HEADS, EXPERTS, HIDDEN, INNER = 16, 72, 4096, 2048
@@ -222,12 +222,12 @@ def _linear_attention() -> Iterator[Shape]:
             "kda_verify", inputs.KDA_VERIFY, f"132 x 8, 16 heads, {dtype}",
             lambda d=dtype: inputs.kda_verify("cuda",
             132, 8, HEADS, d),
-            132 * state, anchor="347 us with snapshots", target_us=60, variants=kda_forms.VERIFY,
+            132 * state, anchor="347 us with snapshots", target_us=60,
         )  # fmt: skip
         yield Shape(
             "kda_commit", inputs.KDA_COMMIT, f"132 x 7 of 8, 2 layers, {dtype}",
             lambda d=dtype: inputs.kda_commit("cuda", 132, 8, HEADS, 2, d, 7),
-            2 * 132 * state * 2, target_us=100, variants=kda_forms.COMMIT if size == 2 else kda_forms.COMMIT_FP32,
+            2 * 132 * state * 2, target_us=100,
         )  # fmt: skip
         for requests in (8, 1) if dtype == BF16 else ():
             yield Shape(
