@@ -25,5 +25,5 @@ from stack.kernels.binding import Op
 
 OP = Op(
     __name__,
-    impls=("cuda_ring", "cuda_fused", "cuda_unfused", "torch_unfused", "cuda_quant", "cuda_ring_roles"),
+    impls=("cuda_ring", "cuda_fused", "cuda_unfused", "torch_unfused", "cuda_quant"),
 )

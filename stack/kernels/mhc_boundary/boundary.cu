@@ -45,6 +45,10 @@ struct BoundaryArguments {
 
 namespace {
 
+// What a stream holds after the write-back, less the streams still to be added. A compiler may contract a sum of products in either of two ways, so each step is
+// spelled out: the fused boundary and the write-back alone give the same bits.
+__device__ __forceinline__ float plus(float sum, float gain, float x) { return __fmaf_rn(gain, x, sum); }
+
 // Write-back and partial product of 32 tokens x 256 channels; warp w has 32 of the channels, lane (g, t) tokens g + 8 i and channels 8 t ..
 __device__ __forceinline__ void mix(const BoundaryArguments& a, Mix& s, int first_token, int split) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -87,7 +91,7 @@ __device__ __forceinline__ void mix(const BoundaryArguments& a, Mix& s, int firs
         const float4 from = *reinterpret_cast<const float4*>(&s.gains[token][4 + to * 4]);
         float mixed[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) mixed[i] = gain * y[i] + from.x * x[0][i] + from.y * x[1][i] + from.z * x[2][i] + from.w * x[3][i];
+        for (int i = 0; i < 8; ++i) mixed[i] = plus(plus(plus(plus(__fmul_rn(gain, y[i]), from.x, x[0][i]), from.y, x[1][i]), from.z, x[2][i]), from.w, x[3][i]);
         packed[r][to] = pack(mixed);
         if (inside) *reinterpret_cast<uint4*>(a.streams + row * a.streams_row + to * a.channels + channel) = packed[r][to];
       }
@@ -370,14 +374,14 @@ extern "C" __global__ void __launch_bounds__(256) mhc_write_back(const __nv_bflo
 #pragma unroll
     for (int j = 0; j < kStreams; ++j)
 #pragma unroll
-      for (int i = 0; i < 8; ++i) out[j][i] = y != nullptr ? gain[j] * x[i] : 0.f;
+      for (int i = 0; i < 8; ++i) out[j][i] = y != nullptr ? __fmul_rn(gain[j], x[i]) : 0.f;
 #pragma unroll
     for (int n = 0; n < kStreams; ++n) {
       unpack(*reinterpret_cast<const uint4*>(streams + row * streams_row + n * channels + channel), x);
 #pragma unroll
       for (int j = 0; j < kStreams; ++j)
 #pragma unroll
-        for (int i = 0; i < 8; ++i) out[j][i] += mix[n][j] * x[i];
+        for (int i = 0; i < 8; ++i) out[j][i] = plus(out[j][i], mix[n][j], x[i]);
     }
 #pragma unroll
     for (int j = 0; j < kStreams; ++j) {

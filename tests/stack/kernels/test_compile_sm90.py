@@ -321,19 +321,6 @@ def test_boundary_in_rings(
     assert cuda_ring._kernel(1).shared_bytes + 1024 <= 233472 // blocks_a_multiprocessor
 
 
-def test_boundary_with_roles(compiled: list[str]) -> None:
-    from stack.kernels.mhc_boundary import cuda_ring_roles
-
-    cuda_ring_roles._kernel.cache_clear()
-    exact = torch.ones(24, 4 * 256)
-    for fn in (exact, exact + 2.0**-12):
-        site = SimpleNamespace(fn_MD=fn, base_M=torch.zeros(24), scale_3=torch.zeros(3))
-        streams = (bf16(5, 256), bf16(5, 4, 256), torch.zeros(5, 4), torch.zeros(5, 4, 4))
-        cuda_ring_roles.mhc_boundary(*streams, site, bf16(256), iters=20, hc_eps=1e-6, norm_eps=1e-5)
-    assert compiled == ["mhc_ring_roles_1", "mhc_ring_roles_2"]
-    assert cuda_ring_roles._kernel(1).shared_bytes <= 232448
-
-
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])
 def test_draft_blocks(compiled: list[str], dtype: torch.dtype) -> None:
     """The quarter draft's sizes, and the tiny one's in FP32; pages that lie apart, and the ring's broadcast indices."""

@@ -19,7 +19,7 @@ from stack.kernels.index_select.top_pools import top_pools
 from stack.kernels.kda_chunk.cuda_prepared import prepare
 from stack.kernels.kda_chunk.segments import begin_pass, entering_states
 from stack.kernels.kda_decode import streams
-from stack.kernels.mhc_boundary import cuda_ring, cuda_ring_roles
+from stack.kernels.mhc_boundary import cuda_ring
 from stack.kernels.moe import cuda_grouped, routing
 from stack.kernels.sample.cases import CASES as SAMPLE_CASES
 from tests.stack.kernels import cuda_on_cpu
@@ -68,20 +68,6 @@ def test_boundary_in_rings(
         torch.manual_seed(seed)
         call: Any = inputs.mhc_boundary("cpu", rows, width, first, bf16_fn=exact)
         assert_agrees("mhc_boundary", "cuda_ring", call, 4e-3)
-
-
-@pytest.mark.parametrize(
-    ("rows", "width", "first", "exact"),
-    [(37, 4096, False, True), (20, 4096, True, True), (300, 256, False, False)],
-)
-def test_boundary_with_roles(monkeypatch: pytest.MonkeyPatch, rows: int, width: int, first: bool, exact: bool) -> None:
-    monkeypatch.setattr(cuda_ring, "_groups", lambda device: 1 if rows == 300 else 2)
-    for cached in (cuda_ring_roles._kernel, cuda_ring._exchange):
-        cached.cache_clear()
-    for seed in range(1 if rows == 300 else 2):
-        torch.manual_seed(seed)
-        call: Any = inputs.mhc_boundary("cpu", rows, width, first, bf16_fn=exact)
-        assert_agrees("mhc_boundary", "cuda_ring_roles", call, 4e-3)
 
 
 @pytest.mark.parametrize(

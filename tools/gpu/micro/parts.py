@@ -42,7 +42,7 @@ WITHOUT = {
 def main() -> None:
     """Times of what was asked for, a line each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--impl", default="cuda_ring,cuda_ring_roles")
+    parser.add_argument("--impl", default="cuda_ring")
     parser.add_argument("--rows", default="8192,1056,56")
     parser.add_argument("--once", action="store_true", help="one plain launch each, for a profiler")
     parser.add_argument("--out", type=Path)

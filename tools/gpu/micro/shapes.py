@@ -270,7 +270,7 @@ def _streams() -> Iterator[Shape]:
         (56, "", None),
     ):
         yield Shape(
-            "mhc_boundary", ("cuda_fused", "cuda_unfused", "cuda_ring", "cuda_ring_roles"),
+            "mhc_boundary", ("cuda_fused", "cuda_unfused", "cuda_ring"),
             f"{rows} x 4 x 4096", lambda r=rows: inputs.mhc_boundary("cuda", r, HIDDEN, bf16_fn=True),
             rows * HIDDEN * 2 * 10, anchor=anchor, target_us=target, variants=RING_VARIANTS,
         )  # fmt: skip
