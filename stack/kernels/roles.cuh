@@ -24,3 +24,13 @@ template <int kRegisters> __device__ __forceinline__ void leave_registers() { as
 template <int kName, int kCount> __device__ __forceinline__ void sync_some() { asm volatile("bar.sync %0, %1;" ::"n"(kName), "n"(kCount) : "memory"); }
 
 #endif
+
+// One lane arrives for its warp, which a barrier of the warp before it allows: what its other lanes did is ordered through that barrier. A race checker that
+// follows arrivals alone does not see it, so for one every lane arrives (`tools/gpu/sanitize`, where `planted_elected` shows which kind a checker is).
+#ifndef EVERY_LANE_ARRIVES
+#define EVERY_LANE_ARRIVES 0
+#endif
+constexpr int kArrivals = EVERY_LANE_ARRIVES ? 32 : 1;  // of a warp
+__device__ __forceinline__ void arrive_for_warp(uint32_t barrier, int lane) {
+  if (EVERY_LANE_ARRIVES || lane == 0) arrive(barrier);
+}

@@ -239,7 +239,7 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, width = a.width;
   const unsigned turns = requests * a.num_heads, heads = a.num_heads, stride = gridDim.x;
   if (threadIdx.x < 2) {
-    barrier_init(shared_address(&s.ready[threadIdx.x]), kRowThreads / 32), barrier_init(shared_address(&s.free[threadIdx.x]), kThreads / 32);
+    barrier_init(shared_address(&s.ready[threadIdx.x]), kRowThreads / 32 * kArrivals), barrier_init(shared_address(&s.free[threadIdx.x]), kThreads / 32 * kArrivals);
     barrier_init_fence();
   }
   __syncthreads();
@@ -254,7 +254,7 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
       if (slot != 0 && entry != 0) spread_part<true>(a, part, head, request, slot, entry, &s.raw[buffer], s.beta[buffer]);
       else if (part == 0) write_zeros(a, head, request);
       __syncwarp();
-      if (lane == 0) arrive(shared_address(&s.ready[buffer]));
+      arrive_for_warp(shared_address(&s.ready[buffer]), lane);
     }
     return;
   }
@@ -275,7 +275,7 @@ template <typename State, int kStages> __device__ __forceinline__ void chunk_wit
       if (g < width) beta = s.beta[buffer][g];
     }
     sync_some<1, kThreads>();
-    if (lane == 0) arrive(shared_address(&s.free[buffer]));
+    arrive_for_warp(shared_address(&s.free[buffer]), lane);
     if (live) {
       multiply_pairs(s.pairs[warp], s.of);
       read_state(seen, s.of, s.stage[stage]);

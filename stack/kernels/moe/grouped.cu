@@ -75,7 +75,7 @@ template <int kRows, bool kUp> __device__ __forceinline__ void fill(const Groupe
   auto landed = [&](int of) {
     proxy_fence();
     __syncwarp();
-    if (lane == 0) arrive(shared_address(&ring.full[of % R::kStages]));
+    arrive_for_warp(shared_address(&ring.full[of % R::kStages]), lane);
   };
   for (int i = blockIdx.x; i < items; i += gridDim.x) {
     const Item item = item_at<kRows, kUp>(a, i);
@@ -176,7 +176,7 @@ template <int kRows, bool kUp> __device__ __forceinline__ void multiply(const Gr
       add(0);
       wgmma_wait<0>();
       __syncwarp();
-      if (lane == 0) arrive(shared_address(&ring.empty[stage]));
+      arrive_for_warp(shared_address(&ring.empty[stage]), lane);
       add(1);
     }
     sync_some<1, 256>();  // the item before has been stored
@@ -195,8 +195,8 @@ template <int kRows, bool kUp> __device__ __forceinline__ void grouped(const Gro
   Ring<kRows>& ring = *reinterpret_cast<Ring<kRows>*>(smem);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Ring<kRows>::kStages; ++i) {
-      barrier_init(shared_address(&ring.full[i]), 1 + kWarps);
-      barrier_init(shared_address(&ring.empty[i]), 2 * kWarps);
+      barrier_init(shared_address(&ring.full[i]), 1 + kWarps * kArrivals);
+      barrier_init(shared_address(&ring.empty[i]), 2 * kWarps * kArrivals);
     }
     barrier_init_fence();
   }

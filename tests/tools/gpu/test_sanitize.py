@@ -9,12 +9,24 @@ import pytest
 
 pytest.importorskip("triton")
 
+from stack.kernels import cuda_source
 from stack.kernels.catalog import OPS
 from tools.gpu.calls.pack import main as pack
 from tools.gpu.micro.checks import checks
-from tools.gpu.sanitize.__main__ import PLANTED, Report, command, errors_in, judged, obey, run_unit, working_tool
+from tools.gpu.sanitize.__main__ import (
+    FAULTLESS,
+    NUM_PLANTED,
+    PLANTED,
+    Report,
+    command,
+    errors_in,
+    judged,
+    obey,
+    run_unit,
+    working_tool,
+)
 from tools.gpu.sanitize.planted import SOURCE
-from tools.gpu.sanitize.units import Unit, shares_memory, units
+from tools.gpu.sanitize.units import ELECTING, Unit, shares_memory, units
 
 COUNTED = "========= ERROR SUMMARY: {} errors\n"
 RACE = "========= Error: Race reported between Write access at rows+0x10\n"
@@ -37,8 +49,18 @@ def test_accesses_of_every_checked_implementation_and_races_of_every_source_with
 def test_every_planted_kernel_exists_and_every_tool_is_shown_a_fault() -> None:
     assert {unit.tool for unit in units()} == set(PLANTED)
     for kind, names in PLANTED.items():
-        assert any(name != "clean" for name in names), kind
-        assert all(f"planted_{name}(" in SOURCE.read_text() for name in names)
+        assert any(name not in FAULTLESS for name in names), kind
+        assert all(f"planted_{name}(" in SOURCE.read_text() for name in (*names, *FAULTLESS))
+    assert sum(map(len, PLANTED.values())) < NUM_PLANTED
+
+
+def test_only_kernels_whose_lanes_elect_one_are_built_otherwise_and_only_for_a_race_checker_that_needs_it() -> None:
+    assert not any(unit.define for unit in units(follows_election=True))
+    built = [unit for unit in units(follows_election=False) if unit.define]
+    assert {unit.tool for unit in built} == {"racecheck"} and {(unit.op, unit.impl) for unit in built} == ELECTING
+    kernels = Path(cuda_source.__file__).parent
+    elect = {path.name for path in kernels.rglob("*.cu") if "arrive_for_warp(" in path.read_text()}
+    assert elect == {"grouped.cu", "kda_stream_verify.cu"}  # of `ELECTING`
 
 
 @pytest.mark.parametrize(
@@ -77,7 +99,7 @@ def _tool(folder: Path, words: str) -> Path:
 def test_a_version_that_does_not_start_or_sees_nothing_is_passed_over(tmp_path: Path) -> None:
     dead = _tool(tmp_path / "1", "echo '========= Error: no driver'; exit 255")
     blind = _tool(tmp_path / "2", "echo '========= ERROR SUMMARY: 0 errors'")
-    sees = 'case "$*" in *clean) n=0;; *barrier) n=0;; *) n=1;; esac; echo "========= ERROR SUMMARY: $n errors"'
+    sees = 'case "$*" in *clean | *arrivals | *barrier) n=0;; *) n=1;; esac; echo "========= ERROR SUMMARY: $n errors"'
     seeing = _tool(tmp_path / "3", sees)
     report = Report(tmp_path)
     assert working_tool({"1": dead, "2": blind, "3": seeing}, report) == (seeing, {"memcheck", "racecheck"})

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from stack.kernels import cuda_source
 from stack.kernels.catalog import OPS
 from tools.gpu.micro.checks import Check, checks
 from tools.gpu.micro.compare import distance, run
@@ -38,8 +39,10 @@ def main() -> int:
     parser.add_argument("--shape", default="", help="time this shape alone, by its label")
     parser.add_argument("--keep-going", action="store_true", help="exit with 0 whatever the checks say; --out has them")
     parser.add_argument("--lock", type=Path, help="file that a shape's inputs and times wait for")
+    parser.add_argument("--define", action="append", default=[], help="NAME=VALUE for every CUDA source")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    cuda_source.FLAGS = (*cuda_source.FLAGS, *(f"-D{words}" for words in options.define))
     begin = time.monotonic()
     wanted = set(filter(None, options.only.split(","))) or set(OPS)
     impls = set(filter(None, options.impl.split(",")))

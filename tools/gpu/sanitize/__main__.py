@@ -4,7 +4,6 @@ First planted faults: the version that sees them is used, of the one that is ins
 in the drivers they know), and what no tool has seen fails the run. Then the units in their order, each with its own
 time, log and verdict; `summary.json` and `summary.txt` in OUT are written again after each, so that whatever ends the
 run leaves what was found. Every tensor is its own allocation, so that an access behind its end is one outside of any.
-Knows no op.
 """
 
 import argparse
@@ -22,6 +21,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tools.gpu.micro.sweep import compile_sources, rows
@@ -30,8 +30,13 @@ from tools.gpu.sanitize.units import Unit, units
 
 UNIT_LIMIT_S = 90.0
 PLANTED_LIMIT_S = 60.0
-PLANTED = {"memcheck": ("clean", "overrun"), "racecheck": ("race",), "synccheck": ("barrier",)}
-"""Kernels of `planted.cu` that a tool is shown."""
+PLANTED = {"memcheck": ("clean", "overrun"), "racecheck": ("race", "arrivals"), "synccheck": ("barrier",)}
+"""Kernels of `planted.cu` that a tool is shown and has to judge right."""
+FAULTLESS = ("clean", "arrivals", "elected")
+ELECTED = "elected"
+"""A kernel without a fault that race checkers may refuse: then kernels that do the same are built so that every lane
+arrives, which differs from what runs in who arrives alone."""
+NUM_PLANTED = 8
 
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard[^)\n]*\)?")
 FAULT = re.compile(r"=+ (Invalid |Misaligned |Barrier error|.*[Rr]ace |.*hazard at )")
@@ -72,6 +77,7 @@ def main() -> int:
     compile_sources((SOURCE,))
     tools = {**installed(), **(unpacked(options.tool) if options.tool else {})}
     tool, kinds = working_tool(tools, report)
+    follows = tool is not None and _planted(tool, "racecheck", ELECTED, NUM_PLANTED - 1, report)
     if tool is None:
         sys.stderr.write(
             "error: no compute-sanitizer works here; the logs of planted faults say why, "
@@ -79,12 +85,12 @@ def main() -> int:
         )
         return 1
     only = set(filter(None, options.only.split(",")))
-    chosen = [unit for unit in units() if unit.tool in kinds and (not only or unit.op in only)]
+    chosen = [unit for unit in units(follows_election=follows) if unit.tool in kinds and (not only or unit.op in only)]
     jobs = options.jobs or max(2, min(12, len(os.sched_getaffinity(0)) - 2))
-    work = [(tool, number, unit, report, end_s) for number, unit in enumerate(chosen, start=len(PLANTED) * 2)]
+    work = [(tool, number, unit, report, end_s) for number, unit in enumerate(chosen, start=NUM_PLANTED)]
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda arguments: run_unit(*arguments), work))
-    fine, used = ("clean", "missing", "caught"), report.version
+    fine, used = ("clean", "missing", "caught", "not followed"), report.version
     return int(any(row["verdict"] not in fine for row in report.verdicts if row["version"] == used))
 
 
@@ -109,22 +115,24 @@ def working_tool(tools: dict[str, Path], report: Report) -> tuple[Path | None, s
     for report.version, tool in tools.items():
         shown = [(kind, name) for kind, names in PLANTED.items() for name in names]
         with ThreadPoolExecutor(len(shown)) as pool:
-            seen = dict(zip(shown, pool.map(lambda pair: _planted(tool, *pair, report), shown), strict=True))  # noqa: B023
+            judge = partial(_planted, tool, report=report)
+            right = pool.map(judge, *zip(*shown, strict=True), range(len(shown)))
+            seen = dict(zip(shown, right, strict=True))
         kinds = {kind for kind, names in PLANTED.items() if all(seen[kind, name] for name in names)}
         if "memcheck" in kinds:
             return tool, kinds
     return None, set()
 
 
-def _planted(tool: Path, kind: str, name: str, report: Report) -> bool:
+def _planted(tool: Path, kind: str, name: str, number: int, report: Report) -> bool:
     unit, begun_s = Unit(kind, "planted", name), time.monotonic()
-    number = list(PLANTED).index(kind) * 2 + (name == "overrun")
     log = report.out / f"{unit.name}.{report.version}.log"
     words = [sys.executable, "-m", "tools.gpu.sanitize.planted", name]
     code = obey(command(tool, kind, number) + words, log, PLANTED_LIMIT_S)
     found = errors_in(log)
-    is_right = found is not None and (found > 0) == (name != "clean")
-    verdict = "not caught" if not is_right else "clean" if name == "clean" else "caught"
+    is_right = found is not None and (found > 0) == (name not in FAULTLESS)
+    wrong = "not followed" if name == ELECTED else "not caught" if name not in FAULTLESS else "refused"
+    verdict = wrong if not is_right else "clean" if name in FAULTLESS else "caught"
     report.add(unit, verdict, f"{report.version}: {first_error(log, code)}", time.monotonic() - begun_s)
     return is_right
 
@@ -138,9 +146,11 @@ def run_unit(tool: Path, number: int, unit: Unit, report: Report, end_s: float) 
         return
     log, found = report.out / f"{unit.name}.log", report.out / f"{unit.name}.json"
     words = ["-m", "tools.gpu.micro", "--only", unit.op, "--impl", unit.impl, "--skip-times", "--out", str(found)]
+    words += ["--define", unit.define] if unit.define else []
     code = obey([*command(tool, unit.tool, number), sys.executable, *words], log, limit_s)
     verdict, detail = judged(log, found, code)
-    report.add(unit, verdict, detail, time.monotonic() - begun_s)
+    built = f" (built with {unit.define})" if unit.define else ""
+    report.add(unit, verdict, detail + built, time.monotonic() - begun_s)
 
 
 def judged(log: Path, found: Path, code: int | None) -> tuple[str, str]:

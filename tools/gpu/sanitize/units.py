@@ -15,6 +15,10 @@ SHARING = (
 )  # fmt: skip
 """Ops with a CUDA source whose threads exchange values in shared memory."""
 
+ELECTING = {("kda_verify", "cuda_stream_roles"), ("moe", "cuda_grouped")}
+"""Implementations in which one lane arrives at a barrier for its warp (`stack/kernels/roles.cuh`)."""
+EVERY_LANE = "EVERY_LANE_ARRIVES=1"
+
 WAITING = ("mhc_boundary",)
 """Ops whose blocks wait for each other."""
 
@@ -26,6 +30,8 @@ class Unit:
     tool: str
     op: str
     impl: str
+    define: str = ""
+    """Of its CUDA source, where it is built in another way for the tool."""
 
     @property
     def name(self) -> str:
@@ -33,13 +39,18 @@ class Unit:
         return f"{self.tool}.{self.op}.{self.impl}"
 
 
-def units() -> list[Unit]:
-    """All of them, in order."""
+def units(*, follows_election: bool = True) -> list[Unit]:
+    """All of them, in order. Where the race checker does not follow one lane's arrival for its warp, it gets kernels in
+    which every lane arrives."""
     pairs = list(dict.fromkeys((check.op, impl) for check in checks() for impl in check.impls))
     own = sorted((pair for pair in pairs if not calls_library(*pair)), key=lambda pair: pair[0] in WAITING)
     sharing = [pair for pair in own if shares_memory(*pair)]
     tools = (("memcheck", own), ("racecheck", sharing), ("synccheck", sharing))
-    chosen = [Unit(tool, *pair) for tool, some in tools for pair in some]
+    chosen = [
+        Unit(tool, *pair, EVERY_LANE if not follows_election and tool == "racecheck" and pair in ELECTING else "")
+        for tool, some in tools
+        for pair in some
+    ]
     return chosen + [Unit("memcheck", *pair) for pair in pairs if calls_library(*pair)]
 
 
