@@ -40,6 +40,7 @@ _LOOK = {
     "legend.fontsize": 9,
     "svg.fonttype": "none",
     "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.12,  # a saved text can be a little wider than the one that was laid out
 }
 
 

@@ -23,6 +23,13 @@ _PANELS = (
 _LIMITED = ("", "ttft", "tpot")
 
 
+_ABOVE: dict[str, Any] = {
+    "textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 8, "bbox": _BOX, "zorder": 5,
+}  # fmt: skip
+_SHORT = 0.12
+"""Share of a panel's height below which a bar has no room for its value."""
+
+
 def _draw(material: Material) -> Figure | str:
     figure = canvas(11.5, 7.0)
     figure.get_layout_engine().set(hspace=0.07)  # type: ignore[union-attr, call-arg]
@@ -31,9 +38,9 @@ def _draw(material: Material) -> Figure | str:
         for line, is_ours in enumerate((False, True)):
             axes = panels[line][column]
             who = f"ours ({material.results.testbed})" if is_ours else "published"
-            axes.set(title=f"{name}, {who}", xticks=range(3))
+            axes.set(title=f"{name}, {who}", xticks=range(3), xlabel="shared prefix")
             axes.yaxis.set_major_formatter("{x:,g}")
-            axes.set_xticklabels([f"{SHARED_PREFIX[one]} shared" for one in WORKLOADS["integrated"]])
+            axes.set_xticklabels([SHARED_PREFIX[one] for one in WORKLOADS["integrated"]])
             _bars(axes, material, mean, high, is_ours)
             if _LIMITED[column]:
                 _limit(axes, targets()[column - 1], "s" if column == 1 else "ms")
@@ -44,37 +51,35 @@ def _draw(material: Material) -> Figure | str:
 
 
 def _bars(axes: Axes, material: Material, mean: str, high: str, is_ours: bool) -> None:
-    most = 0.0
-    for place, workload in enumerate(WORKLOADS["integrated"]):
-        for side, row in enumerate(_COLORS):
-            cell, x = Cell("integrated", row, workload), place + (side - 0.5) * 0.4
-            value, tail = (_value(material, cell, metric, is_ours) for metric in (mean, high))
-            most = max([most, *(x for x in (value.value, value.high, tail.value) if not math.isnan(x))])
-            has_tail = not math.isnan(tail.value)
-            look: dict[str, Any]
-            _one(axes, x, value, row, is_ours, is_low=has_tail)
-            if has_tail:
-                mark: dict[str, Any] = {
-                    "marker": "D",
-                    "markersize": 6,
-                    "linestyle": "none",
-                    "markeredgecolor": "#222222",
-                }
-                axes.plot(x, tail.value, color=_COLORS[row], label=f"{row}, P95", **mark)
-                look = {"ha": "center", "fontsize": 8, "bbox": _BOX, "zorder": 5}
-                axes.annotate(show(tail.value), (x, tail.value), (0, 6), textcoords="offset points", **look)
-            if math.isnan(value.value) and math.isnan(tail.value):
-                word = material.results.absence(cell)[0] if is_ours else "not printed"
-                look = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "#57606a", "bbox": _BOX}
-                axes.text(x, 0, f" {word}", rotation=90, zorder=4, **look)
-    axes.set_ylim(0, most * 1.22 or 1)
+    places = [
+        (place + (side - 0.5) * 0.4, row, Cell("integrated", row, workload))
+        for place, workload in enumerate(WORKLOADS["integrated"])
+        for side, row in enumerate(_COLORS)
+    ]
+    values = [[_value(material, cell, metric, is_ours) for metric in (mean, high)] for _, _, cell in places]
+    seen = [x for value, tail in values for x in (value.value, value.high, tail.value) if not math.isnan(x)]
+    top = max([0.0, *seen]) * 1.22 or 1
+    for (x, row, cell), (value, tail) in zip(places, values, strict=True):
+        has_tail, has_mean = not math.isnan(tail.value), not math.isnan(value.value)
+        note = f"{show(value.value)}\nn={value.sessions}" if is_ours else show(value.value)
+        if has_mean:
+            _bar(axes, x, value, row, is_ours)
+        if has_mean and not has_tail:
+            axes.annotate(note, (x, value.high if value.has_interval else value.value), (0, 2), **_ABOVE)
+        is_short = value.value < _SHORT * top
+        if has_mean and has_tail and not is_short:
+            axes.text(x, 0.5 * value.value, note, ha="center", va="center", fontsize=8, bbox=_BOX)
+        if has_tail:
+            _tail(axes, x, tail.value, row, f"\nmean\n{note}" if has_mean and is_short else "")
+        if not has_mean and not has_tail:
+            word = material.results.absence(cell)[0] if is_ours else "not printed"
+            look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "#57606a", "bbox": _BOX}
+            axes.text(x, 0, f" {word}", rotation=90, zorder=4, **look)
+    axes.set_ylim(0, top)
     axes.set_xlim(-0.55, 2.55)
 
 
-def _one(axes: Axes, x: float, value: Estimate, row: str, is_ours: bool, *, is_low: bool) -> None:
-    """A bar with its value above it, or inside it where a percentile stands above."""
-    if math.isnan(value.value):
-        return
+def _bar(axes: Axes, x: float, value: Estimate, row: str, is_ours: bool) -> None:
     spread = [[value.value - value.low], [value.high - value.value]] if value.has_interval else None
     style: dict[str, Any] = {
         "color": _COLORS[row],
@@ -83,13 +88,13 @@ def _one(axes: Axes, x: float, value: Estimate, row: str, is_ours: bool, *, is_l
         "hatch": None if is_ours else HATCH,
     }
     axes.bar(x, value.value, width=0.37, yerr=spread, capsize=3, label=f"{row}, mean", **style)
-    note = f"{show(value.value)}\nn={value.sessions}" if is_ours else show(value.value)
-    top = value.high if value.has_interval else value.value
-    if is_low:
-        axes.text(x, 0.5 * value.value, note, ha="center", va="center", fontsize=8, bbox=_BOX)
-    else:
-        look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "bbox": _BOX, "zorder": 5}
-        axes.annotate(note, (x, top), (0, 2), textcoords="offset points", **look)
+
+
+def _tail(axes: Axes, x: float, value: float, row: str, more: str) -> None:
+    """A percentile above its bar, with the mean too where the bar has no room for it."""
+    mark: dict[str, Any] = {"marker": "D", "markersize": 6, "linestyle": "none", "markeredgecolor": "#222222"}
+    axes.plot(x, value, color=_COLORS[row], label=f"{row}, P95", **mark)
+    axes.annotate(f"{show(value)}{more}", (x, value), (0, 6), **_ABOVE)
 
 
 def _limit(axes: Axes, limit: float, unit: str) -> None:
