@@ -120,6 +120,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "kernel": platform.release(),
         "architecture": platform.machine(),
+        "autogroup": _autogroup(),
         "load_average": list(os.getloadavg()),
     }
 
@@ -140,6 +141,14 @@ def _of_each_gpu(fields: str) -> list[list[str]]:
         return []
     text = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]) or ""
     return [[part.strip() for part in line.split(",")] for line in text.splitlines() if line]
+
+
+def _autogroup() -> bool | None:
+    """Whether Linux schedules every session of processes as one unit; None where it does not say."""
+    try:
+        return Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
+    except OSError:
+        return None
 
 
 def _cpu_model() -> str | None:

@@ -23,7 +23,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Worker:
-    """A running child process in its own session, so that a Ctrl-C reaches it only through us."""
+    """A running child process in its own process group, so that a Ctrl-C reaches it only through us.
+
+    Its session is ours: Linux may schedule every session as one unit, and measured processes are to be scheduled alike.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -39,8 +42,7 @@ class Worker:
             *(sys.executable, "-m", module, str(config_file), "--address", address),
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=lambda: _die_with(parent),
+            preexec_fn=lambda: _begin(parent),
             limit=2**20,
         )
         return cls(process)
@@ -111,8 +113,9 @@ def _signal_name(number: int) -> str:
     return names.get(number, f"signal {number}")
 
 
-def _die_with(parent: int) -> None:
-    """In the child: be killed when the parent dies, also when it died just now."""
+def _begin(parent: int) -> None:
+    """In the child: a process group of its own, and death when the parent dies, also when it died just now."""
+    os.setpgid(0, 0)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

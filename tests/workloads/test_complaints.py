@@ -307,6 +307,37 @@ def test_24_a_client_that_cannot_keep_up_says_so(measure, monkeypatch):
     assert "client_bound" in run.failed and "the client is the bottleneck" in run.reasons
 
 
+HOG = "while True: pass"
+
+
+def test_24_a_client_that_others_keep_from_the_processors_is_invalid(tmp_path):
+    """Two loops hold the one processor that the client may use, and it has the lowest priority."""
+    workload = make_workload(limits={"max_loop_lag_p99_ms": 50.0})
+    (tmp_path / "w.json").write_text(workload.model_dump_json())
+    cpu = min(os.sched_getaffinity(0))
+    with serve(Script(chunk_gap_s=0.05)) as server:
+        command = [sys.executable, "-m", "workloads.client", tmp_path / "w.json", "--url", server.url]
+        client = subprocess.Popen([*command, "--out", tmp_path / "out"])
+        while len(server.seen.bodies) < 5:  # the readiness generation, and the load
+            assert client.poll() is None
+            time.sleep(0.01)
+        os.sched_setaffinity(client.pid, {cpu})
+        os.setpriority(os.PRIO_PROCESS, client.pid, 19)
+        hogs = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(2)]
+        for hog in hogs:
+            os.sched_setaffinity(hog.pid, {cpu})
+        try:
+            time.sleep(3)
+        finally:
+            for hog in hogs:
+                hog.kill()
+                hog.wait()
+        assert client.wait(60) == 0
+    validity = write_session_metrics(tmp_path / "out")["validity"]
+    assert validity["verdict"] == "INVALID"
+    assert "client_bound" in {rule["rule"] for rule in validity["rules"] if rule["verdict"] == "fail"}
+
+
 def test_25_512_requests_are_really_in_flight(measure):
     run = measure(
         Script(ttft_s=1.0, caches=False),

@@ -261,6 +261,11 @@ def test_a_ctrl_c_in_the_terminal_reaches_the_server_alone(start):
     assert os.getpgid(server.worker_pid) == server.worker_pid != os.getpgid(server.process.pid)
 
 
+def test_server_and_worker_are_of_one_session_and_so_scheduled_alike(start):
+    server = start().wait_ready()
+    assert os.getsid(server.worker_pid) == os.getsid(server.process.pid)
+
+
 def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with serving(tmp_path / "model") as server:
