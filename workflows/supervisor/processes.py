@@ -3,8 +3,8 @@
 The supervisor becomes the reaper of every descendant, so that a process that detached itself still comes back to it.
 Each process has a process group of its own: Ctrl-C on the terminal reaches the supervisor alone, which then stops them
 in order. None has a session of its own: Linux may schedule every session as one unit (autogroup) and then lets a load
-client, which sleeps most of the time, wait for 50 to 250 ms behind servers of other sessions. A server gets SIGTERM from
-the kernel when the supervisor dies, however it dies.
+client, which sleeps most of the time, wait for 50 to 275 ms behind servers of other sessions. A server gets SIGTERM
+from the kernel when the supervisor dies, however it dies.
 """
 
 import contextlib
