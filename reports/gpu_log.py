@@ -1,39 +1,52 @@
-"""GPU samples of one session: clocks and power over the whole session. A session without a GPU has none."""
+"""GPU samples of one session: clocks, power and what held each GPU back while it was measured. A session without a GPU
+has none."""
 
 import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+from reports.engine_log import in_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
-    """Over all samples of all GPUs: least, median and greatest SM clock in MHz, median power in W, throttle reasons."""
+    """One GPU inside the measured passes: least, median and greatest SM clock in MHz, median power in W, and of each
+    reason that lowered its clock the share of samples that name it."""
 
+    gpu: int
     sm_clock_mhz: tuple[float, float, float] | None
     power_w: float | None
-    reasons: tuple[str, ...]
+    held_back: Mapping[str, float]
     num_samples: int
 
 
-def gpu_view(folder: Path) -> GpuView | None:
-    """None where the session has no `gpu.jsonl` with samples."""
+def gpu_views(folder: Path, client: Mapping[str, Any]) -> list[GpuView]:
+    """By number; empty where the session has no `gpu.jsonl` with samples inside its passes."""
     file = folder / "gpu.jsonl"
-    if not file.exists():
-        return None
     samples = []
-    for text in file.read_text(errors="replace").splitlines():
+    for text in file.read_text(errors="replace").splitlines() if file.exists() else ():
         try:
-            samples.append(json.loads(text))
+            one = json.loads(text)
         except ValueError:
             continue
-    if not samples:
-        return None
+        if isinstance(one, dict) and "t_unix_s" in one:
+            samples.append({**one, "t_s": one["t_unix_s"]})
+    inside = in_windows(samples, client)
+    return [_view(gpu, [one for one in inside if one["gpu"] == gpu]) for gpu in sorted({one["gpu"] for one in inside})]
+
+
+def _view(gpu: int, samples: Sequence[Mapping[str, Any]]) -> GpuView:
     clocks = [float(one["sm_clock_mhz"]) for one in samples if one.get("sm_clock_mhz") is not None]
     powers = [float(one["power_w"]) for one in samples if one.get("power_w") is not None]
+    reasons = Counter(reason for one in samples for reason in set(one.get("reasons") or ()))
     return GpuView(
+        gpu=gpu,
         sm_clock_mhz=(min(clocks), median(clocks), max(clocks)) if clocks else None,
         power_w=median(powers) if powers else None,
-        reasons=tuple(sorted({reason for one in samples for reason in one.get("reasons") or ()})),
+        held_back={reason: count / len(samples) for reason, count in sorted(reasons.items())},
         num_samples=len(samples),
     )

@@ -1,12 +1,13 @@
 """What a reader needs to believe or repeat a number: validity, failures, rows and their questions, provenance."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from reports.claims.claim import published_h200
 from reports.claims.verdict import REAL_LABELS
-from reports.gpu_log import gpu_view
+from reports.gpu_log import GpuView, gpu_views
 from reports.material import Material
 from reports.results import Session
 from reports.tables.table import Table, show
@@ -199,7 +200,7 @@ def provenance_table(material: Material) -> Table:
             "gpus": "GPUs",
             "clocks": "SM clock least / median / most, MHz",
             "power_w": "median power, W",
-            "throttle": "throttle reasons",
+            "held_back": "held back by, share of the time",
         },
     )
 
@@ -219,7 +220,7 @@ def _provenance(session: Session) -> dict[str, Any]:
     code, machine = session.provenance.get("code", {}), session.provenance.get("machine", {})
     changed = code.get("diff_files", [])
     gpus = session.provenance.get("gpus", [])
-    load, view = machine.get("load_average"), gpu_view(session.folder)
+    load, views = machine.get("load_average"), gpu_views(session.folder, session.client)
     return {
         "session": session.name,
         "commit": (code.get("commit") or "unknown")[:12],
@@ -232,10 +233,18 @@ def _provenance(session: Session) -> dict[str, Any]:
         "load": load[0] if load else None,
         "gpus": _gpus(gpus),
         "driver": ", ".join(sorted({gpu.get("driver_version", "?") for gpu in gpus})),
-        "clocks": " / ".join(f"{clock:.0f}" for clock in view.sm_clock_mhz) if view and view.sm_clock_mhz else None,
-        "power_w": view.power_w if view else None,
-        "throttle": ", ".join(view.reasons) if view else None,
+        "clocks": _each(views, lambda view: " / ".join(f"{clock:,.0f}" for clock in view.sm_clock_mhz or ())),
+        "power_w": _each(views, lambda view: "" if view.power_w is None else f"{view.power_w:.0f}"),
+        "held_back": _each(
+            views, lambda view: ", ".join(f"{name} {share:.0%}" for name, share in view.held_back.items()) or "nothing"
+        ),
     }
+
+
+def _each(views: list[GpuView], text: Callable[[GpuView], str]) -> str | None:
+    """Of every GPU, by number where there are several."""
+    parts = [f"{view.gpu}: {text(view)}" if len(views) > 1 else text(view) for view in views]
+    return "; ".join(parts) or None
 
 
 def _gpus(gpus: list[dict[str, str]]) -> str:
