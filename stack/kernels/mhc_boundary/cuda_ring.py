@@ -37,6 +37,8 @@ AHEAD = 3
 """Tiles that are on their way to the chip; 3 with 8 ranks and 2 with 16 fill the shared memory."""
 PASSING = 0
 """1: the streams are written as what will not be read soon."""
+EARLY = 0
+"""1: sums of other blocks are asked for before a turn's sending and collapse, and looked at behind them."""
 SKIP_FOR_TIMING = 0
 """Parts left out, as bits, for `tools.gpu.micro.parts` to time what is left; results are wrong unless it is 0."""
 
@@ -112,8 +114,8 @@ def _kernel(terms: int) -> CudaKernel:
     stages = threads * 16 * (4 * (AHEAD + 2) + AHEAD)
     sums = 4 * 2 * threads // 32 * (TOKENS * QUADS * 3 + 2)
     shared = stages + sums + (AHEAD + 1) * TOKENS * 80 + 2 * TOKENS * 20 + 32 * 100
-    choices = {"RANKS": RANKS, "AHEAD": AHEAD, "PASSING": PASSING, "SKIP": SKIP_FOR_TIMING}
-    is_usual = tuple(choices.values()) == (8, 3, 0, 0)
+    choices = {"RANKS": RANKS, "AHEAD": AHEAD, "PASSING": PASSING, "EARLY": EARLY, "SKIP": SKIP_FOR_TIMING}
+    is_usual = tuple(choices.values()) == (8, 3, 0, 0, 0)
     chosen = () if is_usual else tuple(f"{name}={value}" for name, value in choices.items())
     return CudaKernel(Path(__file__).with_name("ring.cu"), f"mhc_ring_{terms}", shared, RANKS, chosen)
 

@@ -20,11 +20,15 @@
 #define RANKS 8
 #define AHEAD 3
 #endif
+#ifndef EARLY
+#define EARLY 0
+#endif
 
 namespace {
 
 constexpr int kRanks = RANKS, kSlice = 4096 / kRanks, kWarps = kSlice / 32, kThreads = kWarps * 32, kBatch = 32;
 constexpr int kPitch = kTokens * kValues + 2;                      // the 2 put what `send` reads at once into different banks
+constexpr bool kEarly = EARLY;  // sums are asked for before a turn's sending and collapse, and looked at behind them
 constexpr int kParts = kWarps / 4, kRing = 8, kPatience = 1 << 24;  // several seconds
 static_assert(kRanks >= kTokens && kWarps >= kTokens && kThreads >= kTokens * kQuads * kParts, "a part each");
 
@@ -56,16 +60,22 @@ __device__ __forceinline__ void send(const RingArguments& a, const Shared& s, in
 
 struct Three { float of[3]; };
 
+constexpr int kEach = kRanks / 8;
+struct Asked { uint4 of[4][kEach]; };
+
+template <int kSets> __device__ __forceinline__ void ask(Asked& got, const uint4* token, const int (&quad)[4]) {
+#pragma unroll
+  for (int k = 0; k < kSets; ++k)
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) got.of[k][i] = kAsks ? load_whole(token + (threadIdx.x % 32 / 4 + 8 * i) * kQuads + quad[k]) : uint4{};
+}
+
 // Sums over the group by a whole warp, of so many sets of four quads: lane t of four gets `quad[k]`'s. All blocks add up in the same order.
-template <int kSets> __device__ __forceinline__ void gather(Three (&sum)[4], const uint4* token, const int (&quad)[4], uint32_t stamp) {
-  constexpr int kEach = kRanks / 8;
-  uint4 got[kSets][kEach];
+template <int kSets> __device__ __forceinline__ void gather(Three (&sum)[4], Asked& asked_for, const uint4* token, const int (&quad)[4], uint32_t stamp) {
+  uint4(&got)[4][kEach] = asked_for.of;
   for (int asked = 0;; ++asked) {
     bool whole = true;
-#pragma unroll
-    for (int k = 0; k < kSets; ++k)
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) got[k][i] = kAsks ? load_whole(token + (threadIdx.x % 32 / 4 + 8 * i) * kQuads + quad[k]) : uint4{};
+    if (!kEarly || asked > 0) ask<kSets>(asked_for, token, quad);
 #pragma unroll
     for (int k = 0; k < kSets; ++k)
 #pragma unroll
@@ -86,13 +96,24 @@ template <int kSets> __device__ __forceinline__ void gather(Three (&sum)[4], con
   }
 }
 
+struct Quads { int of[4]; };
+
+// Where a lane's quads stand among a token's.
+__device__ __forceinline__ Quads quads_of(int t) { return {{t, kOpenQuads - 1, kOpenQuads + t, min(kOpenQuads + 4 + t, kQuads - 1)}}; }
+
+__device__ __forceinline__ void ask_early(const RingArguments& a, Asked& asked, int token, uint32_t stamp, int rank) {
+  const Quads quads = quads_of(threadIdx.x % 4);
+  if (token == rank) ask<4>(asked, ring_of(a, stamp, token, 0), quads.of);
+  else ask<2>(asked, ring_of(a, stamp, token, 0), quads.of);
+}
+
 // Gains of the collapse of one token, and its place among those to be balanced if it is this block's; one warp.
-__device__ __forceinline__ void open(const RingArguments& a, Shared& s, int token, int turn, uint32_t stamp, int rank) {
+__device__ __forceinline__ void open(const RingArguments& a, Shared& s, Asked& asked, int token, int turn, uint32_t stamp, int rank) {
   const int lane = threadIdx.x % 32, t = lane % 4;
-  const int quad[4] = {t, kOpenQuads - 1, kOpenQuads + t, min(kOpenQuads + 4 + t, kQuads - 1)};
+  const Quads quads = quads_of(t);
   Three sum[4];
-  if (token == rank) gather<4>(sum, ring_of(a, stamp, token, 0), quad, stamp);
-  else gather<2>(sum, ring_of(a, stamp, token, 0), quad, stamp);
+  if (token == rank) gather<4>(sum, asked, ring_of(a, stamp, token, 0), quads.of, stamp);
+  else gather<2>(sum, asked, ring_of(a, stamp, token, 0), quads.of, stamp);
   const Three &most = sum[0], &last = sum[1];
   float v[12];  // pre 4; products 00 11 22 33 01 02 03 12
 #pragma unroll
@@ -138,7 +159,7 @@ template <int kTerms> __device__ __forceinline__ void boundary(const RingArgumen
   Fragments fn;
 #pragma unroll
   for (int n = 0; n < kStreams; ++n) load_fragments(fn.of[n], a, 0, n, channel, lane / 4);
-  const Words gain = norm_gains(a, channel);
+  Words gain = norm_gains(a, channel);
 #pragma unroll 1
   for (int i = 0; i < turns + 2; ++i) {
     const int tile = first + i * step;
@@ -151,20 +172,29 @@ template <int kTerms> __device__ __forceinline__ void boundary(const RingArgumen
       mix<kTerms>(a, s, fn, tile, i, channel);
     }
     __syncthreads();
+    Asked asked;
+    if (kEarly && i > 0 && i <= turns && warp >= opener) ask_early(a, asked, warp - opener, begin + i - 1, rank);
     if (i < turns) send(a, s, i, begin + i, rank);
-    if (i > 0 && i <= turns && warp >= opener) {
-      const int token = warp - opener, place = (i - 1) % kBatch;
-      open(a, s, token, i - 1, begin + i - 1, rank);
-      if (token == rank && (place == kBatch - 1 || i == turns)) {
-        __syncwarp();
-        if (lane <= place) balance(a, s.waiting[lane], (static_cast<int64_t>(tile) - static_cast<int64_t>(place - lane + 1) * step) * kTokens + rank);
-        __syncwarp();
+    auto opened = [&] {
+      if (i > 0 && i <= turns && warp >= opener) {
+        const int token = warp - opener, place = (i - 1) % kBatch;
+        open(a, s, asked, token, i - 1, begin + i - 1, rank);
+        if (token == rank && (place == kBatch - 1 || i == turns)) {
+          __syncwarp();
+          if (lane <= place) balance(a, s.waiting[lane], (static_cast<int64_t>(tile) - static_cast<int64_t>(place - lane + 1) * step) * kTokens + rank);
+          __syncwarp();
+        }
       }
-    }
+    };
+    if (!kEarly) opened();
+    if (kEarly)
+#pragma unroll
+      for (int p = 0; p < 4; ++p) asm volatile("" : "+r"(gain.of[p]));  // else they are unpacked ahead of the loop, into registers that are not there
     if (i > 1) finish(a, s, gain, tile - 2 * step, i - 2, channel);
     if (i + AHEAD < turns) load(a, s, tile + AHEAD * step, i + AHEAD, channel);
     if (i + AHEAD + 1 < turns) load_gains(a, s, tile + (AHEAD + 1) * step, i + AHEAD + 1, threadIdx.x);
     copies_commit();
+    if (kEarly) opened();
   }
   if (threadIdx.x == 0 && atomicAdd(a.turns + 1, 1u) == gridDim.x - 1) {
     a.turns[0] = begin + (tiles + step - 1) / step;

@@ -70,6 +70,24 @@ def test_boundary_in_rings(
         assert_agrees("mhc_boundary", "cuda_ring", call, 4e-3)
 
 
+@pytest.mark.parametrize(("rows", "width", "first", "groups"), [(37, 4096, False, 2), (300, 256, True, 1)])
+def test_boundary_that_asks_early_gives_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, rows: int, width: int, first: bool, groups: int
+) -> None:
+    """Twice with each choice: the second call finds the first one's tags in the ring."""
+    monkeypatch.setattr(cuda_ring, "_groups", lambda device: groups)
+    torch.manual_seed(0)
+    call: Any = inputs.mhc_boundary("cpu", rows, width, first, bf16_fn=True)
+    results = []
+    for early in (0, 1):
+        monkeypatch.setattr(cuda_ring, "EARLY", early)
+        for cached in (cuda_ring._kernel, cuda_ring._exchange):
+            cached.cache_clear()
+        results += [run(cuda_ring.mhc_boundary, call, "cpu") for _ in range(2)]
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
 @pytest.mark.parametrize(
     ("lens", "padding", "lower_bound"), [((5,), 0, -5.0), ((64, 1, 130), 7, -5.0), ((100,), 0, -0.5)]
 )

@@ -34,7 +34,7 @@ PARTIAL_VARIANTS = {
     BF16: ("tilelang_partial@tilelang_partial.STAGES_32=1",),
 }
 
-RING_VARIANTS = ("cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2",)
+RING_VARIANTS = ("cuda_ring@cuda_ring.RANKS=16,cuda_ring.AHEAD=2", "cuda_ring@cuda_ring.EARLY=1")
 
 
 @dataclass(frozen=True, slots=True)
