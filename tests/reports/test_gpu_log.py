@@ -14,10 +14,9 @@ def _sample(gpu: int, after_s: float, clock: int, *reasons: str) -> dict[str, ob
 
 
 def test_only_samples_inside_the_passes_count_and_each_gpu_by_itself(tmp_path: Path) -> None:
-    samples = [
-        _sample(0, -1, 345), _sample(0, 1, 1980), _sample(0, 2, 1700, "sw_power_cap"), _sample(0, 3, 1600, "sw_power_cap"),
-        _sample(0, 11, 345, "gpu_idle"), _sample(1, 2, 1980), _sample(1, 4, 1980),
-    ]  # fmt: skip
+    cap = "sw_power_cap"
+    samples = [_sample(0, -1, 345), _sample(0, 1, 1980), _sample(0, 2, 1700, cap), _sample(0, 3, 1600, cap)]
+    samples += [_sample(0, 11, 345, "gpu_idle"), _sample(1, 2, 1980), _sample(1, 4, 1980)]
     lines = [json.dumps(one) for one in samples] + ['{"gpu": 0, "t_uni', "[]"]
     (tmp_path / "gpu.jsonl").write_text("\n".join(lines))
     first, second = gpu_views(tmp_path, CLIENT)
