@@ -294,6 +294,9 @@ def import_results(
     """Take in sessions that ran elsewhere; each gets the next free number of its cell, and its metrics are computed."""
     taken: list[Path] = []
     read = [housekeeping.read_sessions(source) for source in sources]
+    for folder in (folder for source in sources for folder in housekeeping.unended(source)):
+        words = "it did not end, or its archive was cut"
+        err.print(f"{folder} is left out: it has a plan.json and no status.json ({words})", soft_wrap=True)
     with working_alone():
         for sessions in read:
             for folder in housekeeping.copy_in(sessions, RESULTS):

@@ -98,8 +98,10 @@ def calibrate(rows: tuple[str, ...], testbed: str, count: int, say: Say, *, for_
     cells = _cells(rows, testbed)
     pairs = None if for_store else _pairs(testbed)
     maker = _maker(cells, None, pairs, say)
+    what = f"pairs of sessions, {2 * pairs.passes} turns each" if pairs else "sessions"
+    say(f"{count} {what} of {', '.join(cells)}; a CPU testbed takes about a minute for each")
     with _kept_when_interrupted(maker, "nothing was calibrated", say):
-        found = [_calibrate_cell(name, cell, maker, count, pairs) for name, (_, cell) in cells.items()]
+        found = [_calibrate_cell(name, cell, maker, count, pairs, say) for name, (_, cell) in cells.items()]
     path = calibration_file(testbed)
     known = {old.kind: old for old in calibration.load(path)} | {new.kind: new for new in found}
     calibration.save(path, list(known.values()))
@@ -192,15 +194,26 @@ def _prepare(
     return existing
 
 
+SPARE = 2
+"""Invalid sessions or pairs of a cell that a calibration measures again before it gives up."""
+
+
 def _calibrate_cell(
-    name: str, cell: GatedCell, maker: SessionMaker, count: int, pairs: PairRules | None
+    name: str, cell: GatedCell, maker: SessionMaker, count: int, pairs: PairRules | None, say: Say
 ) -> calibration.Calibration:
     cell.is_paired = pairs is not None
-    try:
-        while len(cell.candidate) < count:
+    spare = SPARE
+    while len(cell.candidate) < count:
+        kept = {side: list(folders) for side, folders in maker.folders.items()}
+        try:
             add(cell, maker)
-    except InvalidSessionError as error:
-        raise WorkflowError(f"{name} cannot be calibrated: {error}") from None
+        except InvalidSessionError as error:
+            if not spare:
+                measured = f"{len(cell.candidate)} of {count} were valid"
+                raise WorkflowError(f"{name} cannot be calibrated: {error}; {measured}") from None
+            spare -= 1
+            maker.folders = kept
+            say(f"measured once more: {error}")
     passes = [baselines.entry(folder, cell.metric)["passes"] for folder in maker.folders[f"candidate {name}"]]
     values = cell.ratios if pairs else cell.candidate
     return calibration.calibrate(name, cell.metric, values, passes, is_paired=cell.is_paired)

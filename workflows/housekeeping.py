@@ -1,5 +1,6 @@
 """Results that are to be measured again, that no row asks for any more, or that come from another machine."""
 
+import filecmp
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,8 +88,15 @@ def read_sessions(source: Path) -> list[Ended]:
     return [(session, *_read_one(session)) for session in sessions]
 
 
+def unended(source: Path) -> list[Path]:
+    """Folders below (or at) `source` with a plan and no status: sessions that did not end, or a cut archive."""
+    plans = (path.parent for path in sorted(source.rglob("plan.json")) if "attempts" not in path.parts)
+    return [folder for folder in plans if not (folder / "status.json").exists()]
+
+
 def copy_in(sessions: list[Ended], results: Path) -> list[Path]:
-    """Copy what `read_sessions` read, each under the next free number of its cell, unless it is there already."""
+    """Copy what `read_sessions` read, each under the next free number of its cell, unless it is there already. One that
+    differs from a copy that is there takes its place if that copy is not valid."""
     return [target for one in sessions if (target := _take_one(*one, results)) is not None]
 
 
@@ -110,9 +118,14 @@ def _take_one(session: Path, plan: Plan, status: dict[str, Any], results: Path) 
     for other in cell.glob("s*/status.json"):
         known = json_of(other)  # one that is cut short is not this one
         if (known.get("started_unix_s"), known.get("key")) == (status["started_unix_s"], status["key"]):
-            return None
-    numbers = [int(folder.name[1:]) for folder in cell.glob("s*") if is_session(folder)]
-    target = cell / f"s{max(numbers, default=-1) + 1}"
+            if _is_valid(other.parent) or _is_copy(session, other.parent):
+                return None
+            target = other.parent
+            shutil.rmtree(target)
+            break
+    else:
+        numbers = [int(folder.name[1:]) for folder in cell.glob("s*") if is_session(folder)]
+        target = cell / f"s{max(numbers, default=-1) + 1}"
     number = str(status.get("attempt", ""))
     attempt = target / "attempts" / (number if number.isdigit() else "0001")  # where a later attempt finds it
     attempt.mkdir(parents=True)
@@ -121,6 +134,18 @@ def _take_one(session: Path, plan: Plan, status: dict[str, Any], results: Path) 
             shutil.copy2(session / name, attempt / name)
             place(attempt / name, target / name)
     return target
+
+
+def _is_valid(folder: Path) -> bool:
+    validity = json_of(folder / METRICS_FILE).get("validity")
+    return isinstance(validity, dict) and validity.get("verdict") == "VALID"
+
+
+def _is_copy(session: Path, other: Path) -> bool:
+    """Whether both hold the same records, byte for byte."""
+    names = [name for name in IMPORTED if (session / name).exists() or (other / name).exists()]
+    _, different, lacking = filecmp.cmpfiles(session, other, names, shallow=False)
+    return not different and not lacking
 
 
 def measure_missing(folder: Path) -> None:

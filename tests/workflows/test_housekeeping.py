@@ -50,6 +50,28 @@ def test_importing_twice_takes_nothing_twice(tmp_path: Path, plan: Plan) -> None
     assert housekeeping.take_in(tmp_path / "other", tmp_path / "results") == []
 
 
+def test_a_better_copy_takes_the_place_of_one_that_is_not_valid_and_only_then(tmp_path: Path, plan: Plan) -> None:
+    good, results = session(tmp_path / "good", plan), tmp_path / "results"
+    bad = session(tmp_path / "bad", plan)
+    (good / "requests.parquet").write_bytes(b"whole")
+    (bad / "requests.parquet").write_bytes(b"cut")
+    (folder,) = housekeeping.take_in(tmp_path / "bad", results)
+    housekeeping.measure_missing(folder)
+    assert housekeeping.take_in(tmp_path / "bad", results) == []
+    assert housekeeping.take_in(tmp_path / "good", results) == [folder]
+    assert (folder / "requests.parquet").read_bytes() == b"whole" and not (folder / "metrics.json").exists()
+    write_json(folder / "metrics.json", {"validity": {"verdict": "VALID"}})
+    assert housekeeping.take_in(tmp_path / "bad", results) == []
+    assert (folder / "requests.parquet").read_bytes() == b"whole"
+
+
+def test_what_has_no_status_is_named(tmp_path: Path, plan: Plan) -> None:
+    session(tmp_path / "a", plan)
+    cut = session(tmp_path / "b", plan)
+    (cut / "status.json").unlink()
+    assert housekeeping.unended(tmp_path) == [cut]
+
+
 def test_one_session_that_is_cut_short_leaves_all_others_outside_too(tmp_path: Path, plan: Plan) -> None:
     session(tmp_path / "other" / "a", plan)
     cut = session(tmp_path / "other" / "b", plan, started=2.0)

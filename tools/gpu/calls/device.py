@@ -124,6 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end_s = time.monotonic() + options.total_s - PACKING_S
     calls = read_calls(options.table)
     stages = stages_of(options.stages, read_lists(options.table))
+    if not (options.carry / "tree.tar.xz").exists():
+        what = " ".join(options.stages)
+        sys.stderr.write(f"error: nothing is packed in {options.carry}: `python -m tools.gpu.calls.pack {what}`\n")
+        return 2
     if problem := problem_of(stages, calls):
         sys.stderr.write(f"error: {problem}\n")
         return 2
@@ -140,7 +144,7 @@ def problem_of(stages: list[str], calls: Mapping[str, Call]) -> str:
     """What is wrong with a list of stages, or nothing."""
     names = names_of(stages)
     if unknown := sorted(set(names) - set(calls)):
-        return f"no call {unknown[0]}; there are {', '.join(sorted(calls))}"
+        return f"no call or list {unknown[0]}; there are {', '.join(sorted(calls))} and the lists of {TABLE.name}"
     if len(set(names)) < len(names):
         return "a call stands twice in the list; each runs once"
     lanes = [lanes_of(stage) for stage in stages]

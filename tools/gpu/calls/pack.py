@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools.gpu.calls.device import problem_of
 from tools.gpu.calls.sanitizer import VERSIONS, pack_sanitizer
 from tools.gpu.calls.table import TABLE, Call, names_of, read_calls, read_lists, stages_of
 from workflows.errors import WorkflowError
@@ -53,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: no call {unknown[0]}; there are {', '.join([*lists, *calls])}\n")
         return 2
     chosen = [calls[name] for name in names]
+    stages = stages_of(options.calls, lists)
+    if problem := next(filter(None, (problem_of([stage], calls) for stage in stages)), ""):
+        sys.stderr.write(f"error: {problem}\n")
+        return 2
     try:
         _fill(options.carry, chosen, options)
     except (WorkflowError, LackingError) as error:

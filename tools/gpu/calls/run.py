@@ -19,11 +19,11 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.gpu.calls import compiled
-from tools.gpu.calls.table import TABLE, Step, read_calls
+from tools.gpu.calls.table import TABLE, Call, Step, read_calls
 
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = ROOT / "build"
@@ -83,7 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Exit code 1 when a step failed, was too slow or was not begun."""
     options = _parser().parse_args(arguments)
     end_s = time.monotonic() + options.total_s
-    call = read_calls(options.table)[options.call]
+    calls = read_calls(options.table)
+    if problem := _problem(options.call, calls, options.carry):
+        sys.stderr.write(f"error: {problem}\n")
+        return 2
+    call = calls[options.call]
     machine, work = Machine(options.carry), options.out / "work"
     done = []
     for step in call.steps:
@@ -93,6 +97,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write(options.out, call.name, done)
     _collect(options.out, work)
     return 0 if all(step["status"] == "ok" for step in done) else 1
+
+
+def _problem(name: str, calls: Mapping[str, Call], carry: Path) -> str:
+    if name not in calls:
+        return f"no call {name}; there are {', '.join(sorted(calls))}"
+    plans = [carry / "plans" / f"{name}.{step.name}.json" for step in calls[name].steps if step.kind == "session"]
+    if any(not plan.exists() for plan in plans):
+        return f"{carry} does not hold {name}: `python -m tools.gpu.calls.pack {name}` packs it"
+    return ""
 
 
 def commands_of(carry: Path, call: str, step: Step, folder: Path) -> list[list[str]]:

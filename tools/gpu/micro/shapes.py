@@ -378,6 +378,14 @@ def _drafts() -> Iterator[Shape]:
             yield Shape("dflash_block", impls, label.format(requests), lambda b=build, s=sizes: b("cuda", *s), size)
 
 
+NO_GPU = "kernels run on a GPU, and PyTorch sees none here"
+
+
+def sees_gpu() -> bool:
+    """Whether kernels can run here."""
+    return torch.cuda.is_available()
+
+
 def device_name() -> str:
     """The card."""
     return torch.cuda.get_device_name()
