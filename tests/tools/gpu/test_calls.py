@@ -100,12 +100,16 @@ def test_steps_for_which_no_time_is_left_are_not_begun(tmp_path, monkeypatch):
     assert step["status"] == "not begun"
 
 
-def test_a_session_that_would_be_cut_short_is_not_begun_and_the_next_step_has_its_time(tmp_path, monkeypatch):
+def test_a_session_that_would_be_cut_short_is_not_begun_and_the_next_step_has_its_time(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "BUILD", tmp_path / "build")
     table = "late testbed cpu\nlate measured 100 session test/row load\nlate works 100 python platform\n"
     (tmp_path / "calls.txt").write_text(table)
     arguments = ["late", "--carry", str(tmp_path / "carry"), "--out", str(tmp_path / "out"), "--total-s", "115"]
-    assert run.main([*arguments, "--table", str(tmp_path / "calls.txt")]) == 1
+    arguments += ["--table", str(tmp_path / "calls.txt")]
+    assert run.main(arguments) == 2 and "pack late" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    (tmp_path / "carry" / "plans").mkdir(parents=True)
+    (tmp_path / "carry" / "plans" / "late.measured.json").touch()
+    assert run.main(arguments) == 1
     steps = json.loads((tmp_path / "out" / "summary.json").read_text())["steps"]
     assert [step["status"] for step in steps] == ["not begun", "ok"]
 
@@ -215,6 +219,7 @@ def test_a_mistake_in_the_list_of_calls_is_one_sentence(tmp_path, capsys, stages
     options = ["--carry", str(tmp_path), "--out", str(tmp_path), "--table", str(tmp_path / "calls.txt")]
     assert device.main([*stages, *options]) == 2
     assert sentence in capsys.readouterr().err
+    assert device.main(["left", *options]) == 2 and "nothing is packed" in capsys.readouterr().err
 
 
 def test_a_lane_runs_the_tree_that_came_with_this_call_and_not_an_earlier_one(tmp_path, monkeypatch):

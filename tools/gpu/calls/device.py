@@ -124,12 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end_s = time.monotonic() + options.total_s - PACKING_S
     calls = read_calls(options.table)
     stages = stages_of(options.stages, read_lists(options.table))
+    if problem := problem_of(stages, calls):
+        sys.stderr.write(f"error: {problem}\n")
+        return 2
     if not (options.carry / "tree.tar.xz").exists():
         what = " ".join(options.stages)
         sys.stderr.write(f"error: nothing is packed in {options.carry}: `python -m tools.gpu.calls.pack {what}`\n")
-        return 2
-    if problem := problem_of(stages, calls):
-        sys.stderr.write(f"error: {problem}\n")
         return 2
     course = Course(calls, Path(tempfile.mkdtemp(prefix="np1d-device-")), end_s, options)
     for stage in stages:
