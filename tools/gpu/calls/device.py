@@ -144,7 +144,7 @@ def problem_of(stages: list[str], calls: Mapping[str, Call]) -> str:
     """What is wrong with a list of stages, or nothing."""
     names = names_of(stages)
     if unknown := sorted(set(names) - set(calls)):
-        return f"no call or list {unknown[0]}; there are {', '.join(sorted(calls))} and the lists of {TABLE.name}"
+        return f"no call {unknown[0]}; there are {', '.join(sorted(calls))} and the lists of {TABLE.name}"
     if len(set(names)) < len(names):
         return "a call stands twice in the list; each runs once"
     lanes = [lanes_of(stage) for stage in stages]
