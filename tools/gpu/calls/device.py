@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.gpu.calls import compiled
@@ -84,11 +85,8 @@ class Course:
         if len(lanes) == 1:
             self._run_lane(None, lanes[0])
             return
-        threads = [threading.Thread(target=self._run_lane, args=pair) for pair in enumerate(lanes)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            list(pool.map(self._run_lane, range(len(lanes)), lanes))
 
     def _run_lane(self, lane: int | None, groups: list[list[str]]) -> None:
         for group in groups:
