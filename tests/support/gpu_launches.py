@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from stack.kernels import cuda_source
+from stack.kernels import cuda_source, tensor_map
 from stack.kernels.binding import BoundOp
 from stack.kernels.catalog import OPS
+from stack.kernels.moe import cuda_grouped
 from tests.support.launches import Launches
 
 STAND_INS = {"linear_fp8": "triton_block", "index_select": "paged", "linear": "torch_matmul"}
@@ -52,6 +53,7 @@ def gpu_launches(ops: Any, impls: dict[str, str]) -> Iterator[Counter[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JITFunction, "__getitem__", counted)
         patch.setattr(cuda_source.CudaKernel, "launch", lambda kernel, *args: own.update([kernel.name]))
+        patch.setattr(tensor_map, "byte_matrix", lambda *matrix: None)
         patch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
         patch.setattr(BoundOp, "__call__", called)
         for name in bound:
@@ -64,3 +66,5 @@ def gpu_launches(ops: Any, impls: dict[str, str]) -> Iterator[Counter[str]]:
             own.update(launches.outside)
             for name, op in bound.items():
                 object.__setattr__(ops, name, op)
+            for kept in (cuda_grouped._map, cuda_grouped._multiprocessors):
+                kept.cache_clear()

@@ -23,7 +23,6 @@ def test_every_implementation_that_calls_a_library_is_replayed() -> None:
     replayed = {(check.op, impl) for check in CHECKS for impl in check.impls}
     of_libraries = {(op.name, impl) for op in OPS.values() for impl in op.impls if calls_library(op.name, impl)}
     known = {
-        ("linear", "deep_gemm"),
         ("linear_fp8", "deep_gemm"),
         ("kda_chunk", "fla_chunk"),
         ("kda_chunk", "flash_kda"),
