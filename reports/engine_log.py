@@ -4,7 +4,6 @@ A log is JSON lines, those of all instances together; each line names its instan
 clock. Only steps inside the measured windows count for medians. Knows no figures and no claims.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from reports.json_files import json_lines
 
 Line = dict[str, Any]
 
@@ -107,15 +108,7 @@ def idle_share(lines: Sequence[Line], client: Mapping[str, Any], names: Collecti
 
 @lru_cache(maxsize=64)
 def _read(file: Path, _changed_ns: int) -> tuple[Line, ...]:
-    lines = []
-    for text in file.read_text(errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and "t_s" in line:
-            lines.append(line)
-    return tuple(lines)
+    return tuple(line for line in json_lines(file) if "t_s" in line)
 
 
 def _is_inside(t_s: float, monotonic_s: float, unix_s: float, duration_s: float) -> bool:

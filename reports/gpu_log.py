@@ -1,7 +1,6 @@
 """GPU samples of one session: clocks, power and what held each GPU back while it was measured. A session without a GPU
 has none."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from reports.engine_log import in_windows
+from reports.json_files import json_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +27,8 @@ class GpuView:
 def gpu_views(folder: Path, client: Mapping[str, Any]) -> list[GpuView]:
     """By number; empty where the session has no `gpu.jsonl` with samples inside its passes."""
     file = folder / "gpu.jsonl"
-    samples = []
-    for text in file.read_text(errors="replace").splitlines() if file.exists() else ():
-        try:
-            one = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(one, dict) and "t_unix_s" in one:
-            samples.append({**one, "t_s": one["t_unix_s"]})
+    lines = json_lines(file) if file.exists() else []
+    samples = [{**one, "t_s": one["t_unix_s"]} for one in lines if {"gpu", "t_unix_s"} <= one.keys()]
     inside = in_windows(samples, client)
     return [_view(gpu, [one for one in inside if one["gpu"] == gpu]) for gpu in sorted({one["gpu"] for one in inside})]
 

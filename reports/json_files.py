@@ -16,6 +16,19 @@ def is_session(folder: Path) -> bool:
     return folder.name[:1] == "s" and folder.name[1:].isdecimal()
 
 
+def json_lines(file: Path) -> list[dict[str, Any]]:
+    """The objects that a file has, one a line, oldest first; torn lines are left out."""
+    found = []
+    for text in file.read_text(errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict):
+            found.append(line)
+    return found
+
+
 def read_object(file: Path) -> dict[str, Any]:
     """The object that a file holds. Raises ValueError with the way out where there is none."""
     try:

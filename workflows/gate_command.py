@@ -98,8 +98,7 @@ def calibrate(rows: tuple[str, ...], testbed: str, count: int, say: Say, *, for_
     cells = _cells(rows, testbed)
     pairs = None if for_store else _pairs(testbed)
     maker = _maker(cells, None, pairs, say)
-    what = f"pairs of sessions, {2 * pairs.passes} turns each" if pairs else "sessions"
-    say(f"{count} {what} of {', '.join(cells)}; a CPU testbed takes about a minute for each")
+    say(f"{count} {_replicates(pairs)} of {', '.join(cells)}")
     with _kept_when_interrupted(maker, "nothing was calibrated", say):
         found = [_calibrate_cell(name, cell, maker, count, pairs, say) for name, (_, cell) in cells.items()]
     path = calibration_file(testbed)
@@ -156,8 +155,12 @@ def _amount(cells: Sequence[GatedCell], pairs: PairRules | None, sides: int) -> 
     least, most = (
         sum(each * getattr(cell.policy, name) for cell in cells) for name in ("min_sessions", "max_sessions")
     )
-    what = f"pairs of sessions, {2 * pairs.passes} turns each" if pairs else "sessions"
-    return f"{len(cells)} cell{'s' * (len(cells) > 1)}: {least} to {most} {what}, and more to confirm a loss"
+    number = f"{len(cells)} cell{'s' * (len(cells) > 1)}: {least} to {most}"
+    return f"{number} {_replicates(pairs)}, and more to confirm a loss"
+
+
+def _replicates(pairs: PairRules | None) -> str:
+    return f"pairs of sessions, {2 * pairs.passes} turns each" if pairs else "sessions"
 
 
 def _heed_noise(testbed: str, cells: dict[str, tuple[Place, GatedCell]], *, is_paired: bool, say: Say) -> None:

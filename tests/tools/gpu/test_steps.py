@@ -13,8 +13,7 @@ import pytest
 from stack.config import load, parse_settings
 from stack.kernels.catalog import OPS
 from tools.gpu.calls import pack, run
-from tools.gpu.calls.device import problem_of
-from tools.gpu.calls.table import Step, names_of, read_calls, read_lists
+from tools.gpu.calls.table import Step, names_of, problem_of, read_calls, read_lists
 from tools.gpu.micro.variants import implementation
 from workflows.catalog import load_catalog
 from workflows.resolution import resolve

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,17 @@ from pathlib import Path
 
 from tools.gpu.calls import compiled
 from tools.gpu.calls.run import GRACE_S, LEAVE_S, cut
-from tools.gpu.calls.table import TABLE, Call, lanes_of, names_of, read_calls, read_lists, stages_of
+from tools.gpu.calls.table import (
+    MOST_LANES,
+    TABLE,
+    Call,
+    lanes_of,
+    names_of,
+    problem_of,
+    read_calls,
+    read_lists,
+    stages_of,
+)
 
 PACKING_S = 12.0
 """Kept back at the end for putting the lanes' kernels together."""
@@ -35,7 +44,6 @@ STARTING_S = 10.0
 """What a call takes before its first step: packages and kernels are unpacked."""
 LEAST_S = 20.0
 """Less is no use to any step: a call that would have less for its first one is not begun."""
-MOST_LANES = 2
 
 
 class Place:
@@ -75,9 +83,7 @@ class Course:
         self.calls, self.work, self.end_s, self.options = calls, work, end_s, options
         self.codes: list[int] = []
         self.left_out: list[str] = []
-        self.folders: set[Path] = set()
-        self._places: dict[tuple[int | None, int], Place] = {}
-        self._lock = threading.Lock()
+        self.places: dict[tuple[int | None, int], Place] = {}
 
     def run_stage(self, stage: str) -> None:
         """Its lanes at the same time; returns when all have ended."""
@@ -105,12 +111,9 @@ class Course:
                 sys.stdout.flush()
 
     def _place(self, lane: int | None, seat: int) -> Place:
-        with self._lock:
-            key = (lane, seat)
-            if key not in self._places:
-                self._places[key] = Place(lane, seat, self.options.carry, self.options.table)
-                self.folders.add(self._places[key].folder)
-            return self._places[key]
+        if (lane, seat) not in self.places:
+            self.places[lane, seat] = Place(lane, seat, self.options.carry, self.options.table)
+        return self.places[lane, seat]
 
     def _most_s(self, name: str) -> float:
         return sum(step.limit_s for step in self.calls[name].steps) + LEAVE_S + GRACE_S + STARTING_S
@@ -138,22 +141,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(course.codes) or course.left_out else 0
 
 
-def problem_of(stages: list[str], calls: Mapping[str, Call]) -> str:
-    """What is wrong with a list of stages, or nothing."""
-    names = names_of(stages)
-    if unknown := sorted(set(names) - set(calls)):
-        return f"no call {unknown[0]}; there are {', '.join(sorted(calls))} and the lists of {TABLE.name}"
-    if len(set(names)) < len(names):
-        return "a call stands twice in the list; each runs once"
-    lanes = [lanes_of(stage) for stage in stages]
-    if max(map(len, lanes)) > MOST_LANES:
-        return f"a stage has at most {MOST_LANES} lanes at once"
-    groups = [group for stage in lanes for lane in stage for group in lane if len(group) > 1]
-    if timed := [name for group in groups for name in group if not calls[name].shares]:
-        return f"{timed[0]} times something and must have its GPU alone; only calls marked `shares` are joined by /"
-    return ""
-
-
 def _gpu(number: int) -> str:
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     return str(number) if shown is None else shown.split(",")[number]
@@ -178,7 +165,10 @@ def _collect(names: Sequence[str], course: Course, out: Path) -> None:
                 _move(io.BytesIO(b"".join(piece.read_bytes() for piece in pieces)), name, results)
     cut(out / "results.tar.xz")
     (out / "summary.json").write_text(json.dumps(summaries, indent=1) + "\n")
-    compiled.keep([folder / "build" for folder in sorted(course.folders)], out / "kernels.tar.xz")
+    compiled.keep(
+        [folder / "build" for folder in sorted({place.folder for place in course.places.values()})],
+        out / "kernels.tar.xz",
+    )
     shutil.rmtree(course.work, ignore_errors=True)
 
 

@@ -19,9 +19,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.gpu.calls.device import problem_of
 from tools.gpu.calls.sanitizer import VERSIONS, pack_sanitizer
-from tools.gpu.calls.table import TABLE, Call, names_of, read_calls, read_lists, stages_of
+from tools.gpu.calls.table import TABLE, Call, names_of, problem_of, read_calls, read_lists, stages_of
 from workflows.errors import WorkflowError
 from workflows.plan import Plan
 from workflows.planner import plan_session

@@ -6,6 +6,8 @@ from pathlib import Path
 
 TABLE = Path(__file__).with_name("calls.txt")
 KINDS = ("session", "python", "pytest")
+MOST_LANES = 2
+"""GPUs that `device` gives lanes to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +93,19 @@ def lanes_of(stage: str) -> list[list[list[str]]]:
 def stages_of(words: Iterable[str], lists: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Stages with the names of lists replaced by what they list."""
     return [stage for word in words for stage in lists.get(word, (word,))]
+
+
+def problem_of(stages: list[str], calls: Mapping[str, Call]) -> str:
+    """What is wrong with a list of stages, or nothing."""
+    names = names_of(stages)
+    if unknown := sorted(set(names) - set(calls)):
+        return f"no call {unknown[0]}; there are {', '.join(sorted(calls))} and the lists of {TABLE.name}"
+    if len(set(names)) < len(names):
+        return "a call stands twice in the list; each runs once"
+    lanes = [lanes_of(stage) for stage in stages]
+    if max(map(len, lanes)) > MOST_LANES:
+        return f"a stage has at most {MOST_LANES} lanes at once"
+    groups = [group for stage in lanes for lane in stage for group in lane if len(group) > 1]
+    if timed := [name for group in groups for name in group if not calls[name].shares]:
+        return f"{timed[0]} times something and must have its GPU alone; only calls marked `shares` are joined by /"
+    return ""

@@ -23,7 +23,7 @@ from stack.kernels.catalog import OPS
 from tools.gpu.micro.checks import Check, checks
 from tools.gpu.micro.compare import distance, run
 from tools.gpu.micro.inputs import Call
-from tools.gpu.micro.shapes import NO_GPU, Shape, device_name, sees_gpu, shapes
+from tools.gpu.micro.shapes import Shape, device_name, hindrance, shapes
 from tools.gpu.micro.timing import capture, median_us
 from tools.gpu.micro.variants import chosen, implementation, is_measured
 
@@ -43,10 +43,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     cuda_source.FLAGS = (*cuda_source.FLAGS, *(f"-D{words}" for words in options.define))
-    if unknown := [name for name in options.only.split(",") if name and name not in OPS]:
-        parser.error(f"no op {unknown[0]}; there are {', '.join(OPS)}")
-    if not sees_gpu():
-        parser.error(NO_GPU)
+    if problem := hindrance(options.only):
+        parser.error(problem)
     begin = time.monotonic()
     wanted = set(filter(None, options.only.split(","))) or set(OPS)
     impls = set(filter(None, options.impl.split(",")))

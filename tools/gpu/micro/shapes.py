@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from stack.kernels.catalog import OPS
 from tools.gpu.micro import inputs, step_inputs
 from tools.gpu.micro.inputs import BF16, F32, FP8, Call
 
@@ -378,12 +379,11 @@ def _drafts() -> Iterator[Shape]:
             yield Shape("dflash_block", impls, label.format(requests), lambda b=build, s=sizes: b("cuda", *s), size)
 
 
-NO_GPU = "kernels run on a GPU, and PyTorch sees none here"
-
-
-def sees_gpu() -> bool:
-    """Whether kernels can run here."""
-    return torch.cuda.is_available()
+def hindrance(only: str) -> str:
+    """Why the ops `only` names, separated by commas, cannot run here, or nothing."""
+    if unknown := [name for name in only.split(",") if name and name not in OPS]:
+        return f"no op {unknown[0]}; there are {', '.join(OPS)}"
+    return "" if torch.cuda.is_available() else "kernels run on a GPU, and PyTorch sees none here"
 
 
 def device_name() -> str:

@@ -42,12 +42,10 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=480, help="seconds for everything")
     parser.add_argument("--only", default="", help="ops, separated by commas")
     options = parser.parse_args()
-    if unknown := [name for name in options.only.split(",") if name and name not in OPS]:
-        parser.error(f"no op {unknown[0]}; there are {', '.join(OPS)}")
-    from tools.gpu.micro.shapes import NO_GPU, sees_gpu
+    from tools.gpu.micro.shapes import hindrance
 
-    if not sees_gpu():
-        parser.error(NO_GPU)
+    if problem := hindrance(options.only):
+        parser.error(problem)
     begin = time.monotonic()
     for folder in ("checks", "times"):
         (options.out / folder).mkdir(parents=True, exist_ok=True)
